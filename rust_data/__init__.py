@@ -1,0 +1,1 @@
+"""Token shards and synthetic sequence corpora, generated in Rust."""

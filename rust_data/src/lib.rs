@@ -1,0 +1,1 @@
+//! Exact GPT-2 tokenization to shards and synthetic sequence generators.
