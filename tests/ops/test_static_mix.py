@@ -167,5 +167,5 @@ def test_fft_sizes_are_even_smooth_and_tight() -> None:
 def test_operator_contract() -> None:
     pattern = prepare_pattern(*make_families(("power1", "sink16-local"), 64))
     for v in (torch.randn(2, 40, 2, 4), torch.randn(2, 2, 40, 4).transpose(1, 2)):
-        arguments = (v.requires_grad_(), list(pattern), False, "auto")
+        arguments = (v.requires_grad_(), *pattern, False, "auto")
         torch.library.opcheck(torch.ops.saf_titan.static_mix.default, arguments)

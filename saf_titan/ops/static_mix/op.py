@@ -29,7 +29,7 @@ def static_mix(v_BTHD: Tensor, pattern: StaticPattern, *, backend: str = "auto")
     """
     check_values(v_BTHD, pattern)
     check_backend(backend)
-    return torch.ops.saf_titan.static_mix(v_BTHD, list(pattern), False, backend)
+    return torch.ops.saf_titan.static_mix(v_BTHD, *pattern, False, backend)
 
 
 def check_values(v_BTHD: Tensor, pattern: StaticPattern) -> None:
@@ -44,37 +44,48 @@ def check_values(v_BTHD: Tensor, pattern: StaticPattern) -> None:
 
 
 @torch.library.custom_op("saf_titan::static_mix", mutates_args=())
-def _static_mix(x_BTHD: Tensor, pattern: list[Tensor], transpose: bool, backend: str) -> Tensor:
-    p = StaticPattern(*pattern)
+def _static_mix(
+    x_BTHD: Tensor,
+    alpha_HT: Tensor,
+    rho_HT: Tensor,
+    scale_HT: Tensor,
+    weight_HT: Tensor,
+    inv_z_HT: Tensor,
+    heavy_HM: Tensor,
+    error_HP: Tensor,
+    transpose: bool,
+    backend: str,
+) -> Tensor:
+    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, error_HP)
     T = x_BTHD.shape[1]
     y_BTHD = torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
-    for h, (path, _) in enumerate(explain(p, T, backend)):
-        compute = torch.float64 if path == "fft64" else torch.float32
-        x_BTD = x_BTHD[:, :, h].to(compute)
-        scale_T, weight_T, inv_z_T = (f_HT[h, :T].to(compute) for f_HT in (p.scale_HT, p.weight_HT, p.inv_z_HT))
-        if path in ("fft", "fft64"):
-            y_BTD = mix_head_fft(x_BTD, scale_T, weight_T, inv_z_T, p.heavy_HM[h], transpose)
+    for h, (path, _) in enumerate(explain(pattern, T, backend)):
+        x_BTD, y_BTD = x_BTHD[:, :, h], y_BTHD[:, :, h]
+        if path == "fft":
+            mix_head_fft(x_BTD, y_BTD, pattern.head(h, T, torch.float32), transpose)
+        elif path == "fft64":
+            mix_head_fft(x_BTD, y_BTD, pattern.head(h, T, torch.float64), transpose)
         elif path == "gemm":
-            y_BTD = mix_head_gemm(x_BTD, scale_T, weight_T, inv_z_T, transpose)
+            mix_head_gemm(x_BTD, y_BTD, pattern.head(h, T, torch.float32), transpose)
         else:
-            y_BTD = mix_head_rows(x_BTD, p.alpha_HT[h], p.rho_HT[h], transpose)
-        y_BTHD[:, :, h] = y_BTD
+            mix_head_rows(x_BTD, y_BTD, alpha_HT[h], rho_HT[h], transpose)
     return y_BTHD
 
 
 @_static_mix.register_fake
-def _(x_BTHD: Tensor, pattern: list[Tensor], transpose: bool, backend: str) -> Tensor:
+def _(x_BTHD: Tensor, *_: Any) -> Tensor:
     return torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, pattern, ctx.transpose, ctx.backend = inputs
+    _, *pattern, ctx.transpose, ctx.backend = inputs
     ctx.save_for_backward(*pattern)
 
 
 def _backward(ctx: Any, dy_BTHD: Tensor) -> tuple[Any, ...]:
-    dx_BTHD = torch.ops.saf_titan.static_mix(dy_BTHD, list(ctx.saved_tensors), not ctx.transpose, ctx.backend)
-    return dx_BTHD, [None] * len(ctx.saved_tensors), None, None
+    pattern = ctx.saved_tensors
+    dx_BTHD = torch.ops.saf_titan.static_mix(dy_BTHD, *pattern, not ctx.transpose, ctx.backend)
+    return dx_BTHD, *(None for _ in pattern), None, None
 
 
 _static_mix.register_autograd(_backward, setup_context=_setup_context)
