@@ -79,8 +79,8 @@ class StaticPattern(NamedTuple):
 
     def head(self, h: int, T: int, dtype: torch.dtype) -> HeadFactors:
         """Factors of one head at length T."""
-        factors = (f_HT[h, :T].to(dtype) for f_HT in (self.scale_HT, self.weight_HT, self.inv_z_HT))
-        return HeadFactors(*factors, self.heavy_HM[h])
+        scale_T, weight_T, inv_z_T = (f_HT[h, :T].to(dtype) for f_HT in (self.scale_HT, self.weight_HT, self.inv_z_HT))
+        return HeadFactors(scale_T, weight_T, inv_z_T, self.heavy_HM[h])
 
     def to(self, device: torch.device | str) -> StaticPattern:
         return StaticPattern(*(tensor.to(device) for tensor in self))

@@ -6,6 +6,8 @@ Shapes: B batch, T time, D head dim, M heavy columns.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -19,14 +21,17 @@ ROW_GAP = 16
 def mix_head_fft(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, transpose: bool) -> None:
     """Write P x, or P^T x, of one head to y; computed in the dtype of the factors, whatever those of x and y."""
     _, T, D = x_BTD.shape
-    heavy_M = head.heavy_M[head.heavy_M < T]
-    light_T = head.scale_T.index_fill(0, heavy_M, 0.0) if len(heavy_M) else head.scale_T
+    p_MT: Tensor | None = None
+    light_T = head.scale_T
+    if len(head.heavy_M):
+        heavy_M = head.heavy_M[head.heavy_M < T]
+        light_T = light_T.index_fill(0, heavy_M, 0.0)
+        p_MT = heavy_columns(head, heavy_M)
     before_T, after_T = (head.inv_z_T, light_T) if transpose else (light_T, head.inv_z_T)
     size = fft_size(2 * T - 1)
     spectrum_F = torch.fft.rfft(head.weight_T, size)
     if transpose:
-        spectrum_F = spectrum_F.conj().resolve_conj()
-    p_MT = heavy_columns(head, heavy_M) if len(heavy_M) else None
+        spectrum_F = spectrum_F.conj_physical()
 
     # one sequence at a time stays in the cache; reading and writing transposed costs as much as half of the FFTs
     padded_DN = before_T.new_empty(D, size)
@@ -53,6 +58,7 @@ def heavy_columns(head: HeadFactors, heavy_M: Tensor) -> Tensor:
     return windows[T - heavy_M] * head.scale_T[heavy_M, None] * head.inv_z_T
 
 
+@functools.cache
 def fft_size(length: int) -> int:
     """Smallest even size of at least `length` whose only prime factors are 2, 3 and 5."""
     best = max(2, 1 << (length - 1).bit_length())
