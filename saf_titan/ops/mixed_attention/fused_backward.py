@@ -78,7 +78,8 @@ def mixed_bwd_dkdv_kernel(
     B, T, H, U, num_kv, num_k, L, rows, columns, stride_s,
     stride_qb, stride_qt, stride_qh, stride_qd, stride_kb, stride_kt, stride_kh, stride_kd,
     stride_vb, stride_vt, stride_vh, stride_vd, stride_yb, stride_yt, stride_yh, stride_yd,
-    GROUP: tl.constexpr, PAD: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
+    GROUP: tl.constexpr, PAD: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     # the first keys have the longest loops
     i_n = tl.program_id(0) // (B * num_kv) * BN
