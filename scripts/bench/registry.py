@@ -100,7 +100,8 @@ def _decoders(shape: Shape, device: torch.device) -> Iterator[tuple[str, Update]
         torch.manual_seed(0)
         model = Decoder(size, shape["T"], backend=shape.get("backend", "auto"), **options).to(device)
         if shape.get("compile"):
-            model.compile()
+            for block in model.blocks:
+                block.compile()
         yield name, Update(model, tokens, low_precision=shape["dtype"] == "bfloat16")
 
 
@@ -139,6 +140,8 @@ CEILINGS = {"25% static": "25% ceiling", "50% static": "50% ceiling"}
 MIX_TESTS = ("tests/ops/test_pattern.py", "tests/ops/test_static_mix.py", "tests/ops/test_triton_static_mix.py")
 LAYER_TESTS = (*MIX_TESTS, "tests/ops/test_mixed_attention.py", "tests/ops/test_triton_mixed_attention.py")
 BOTH = ["float32", "bfloat16"]
+ON_CPU: dict[str, list[Any]] = {"B": [1], "dtype": ["float32"]}
+ON_GPU: dict[str, list[Any]] = {"B": [1], "dtype": ["bfloat16"], "shares": [(0.25, 0.5)]}
 
 BENCHMARKS = (
     Benchmark(
@@ -167,18 +170,13 @@ BENCHMARKS = (
         "update",
         LAYER_TESTS,
         {
-            "cpu": _shapes(
-                size=[GPT_124M], layers=[2], B=[1], dtype=["float32"], shares=[(0.25, 0.5)], T=[4096, 8192]
-            ),
-            "cpu-quick": _shapes(size=[GPT_124M], layers=[1], B=[1], dtype=["float32"], shares=[(0.25,)], T=[1024]),
-            "gpu": _shapes(
-                size=[GPT_124M], layers=[12], B=[1], dtype=["bfloat16"], shares=[(0.25, 0.5)],
-                attention=["flash", "cudnn"], compile=[False, True], T=[4096, 8192, 16384],
-            )
-            + _shapes(
-                size=[GPT_1B], layers=[4], B=[1], dtype=["bfloat16"], shares=[(0.25, 0.5)], attention=["flash", "cudnn"],
-                compile=[True], T=[8192],
-            ),
+            "cpu": _shapes(**ON_CPU, size=[GPT_124M], layers=[2], shares=[(0.25, 0.5)], T=[4096, 8192]),
+            "cpu-quick": _shapes(**ON_CPU, size=[GPT_124M], layers=[1], shares=[(0.25,)], T=[1024]),
+            "gpu": _shapes(**ON_GPU, size=[GPT_124M], layers=[12], attention=["flash"], T=[4096, 8192, 16384])
+            + _shapes(**ON_GPU, size=[GPT_124M], layers=[12], attention=["flash"], T=[8192], backend=["fused"])
+            + _shapes(**ON_GPU, size=[GPT_124M], layers=[12], attention=["cudnn"], T=[8192])
+            + _shapes(**ON_GPU, size=[GPT_124M], layers=[12], attention=["flash"], T=[8192], compile=[True])
+            + _shapes(**ON_GPU, size=[GPT_1B], layers=[4], attention=["flash", "cudnn"], T=[8192]),
         },
         build_update,
         CEILINGS,
@@ -187,9 +185,9 @@ BENCHMARKS = (
         "prefill",
         LAYER_TESTS,
         {
-            "cpu": _shapes(size=[GPT_124M], layers=[2], B=[1], dtype=["float32"], shares=[(0.25, 0.5)], T=[4096]),
-            "cpu-quick": _shapes(size=[GPT_124M], layers=[1], B=[1], dtype=["float32"], shares=[(0.25,)], T=[1024]),
-            "gpu": _shapes(size=[GPT_124M], layers=[12], B=[1], dtype=["bfloat16"], shares=[(0.25, 0.5)], T=[16384]),
+            "cpu": _shapes(**ON_CPU, size=[GPT_124M], layers=[2], shares=[(0.25, 0.5)], T=[4096]),
+            "cpu-quick": _shapes(**ON_CPU, size=[GPT_124M], layers=[1], shares=[(0.25,)], T=[1024]),
+            "gpu": _shapes(**ON_GPU, size=[GPT_124M], layers=[12], attention=["flash"], T=[16384]),
         },
         build_prefill,
         CEILINGS,

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 
 Run = Callable[[], object]
+MANY_ROUNDS = 200
+MIN_SECONDS = 4.0
 
 
 class Timing(NamedTuple):
@@ -29,13 +31,17 @@ def time_interleaved(
 ) -> dict[str, Timing]:
     """Time every alternative in every round, each second round in reverse order (ABBA), after one warm-up.
 
-    clock: "wall", or "cpu" for the processor time of this process, which a busy machine disturbs less (one thread only).
+    rounds: at least so many; short runs get more, up to `MANY_ROUNDS`, until `MIN_SECONDS` are over.
+    clock: "wall", or "cpu" for the processor time of this process, which a busy machine disturbs less (one thread).
     """
     now = _clock(device, clock)
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         run()
-    for i in range(rounds):
+    begin = time.perf_counter()
+    for i in range(MANY_ROUNDS):
+        if i >= rounds and time.perf_counter() - begin > MIN_SECONDS:
+            break
         order = list(runs.items()) if i % 2 == 0 else list(runs.items())[::-1]
         for name, run in order:
             start = now()
