@@ -201,6 +201,11 @@ def test_a_conflict_is_silent_about_values_that_could_not_be_read() -> None:
     assert only(None, "--training.steps=many", "--lr_scheduler.warmup_steps=20000").key == "training.steps"
 
 
+def test_a_file_that_cannot_be_read_raises_no_conflicts_with_defaults(tmp_path: Path) -> None:
+    # 50 steps conflict with the default warmup, which the missing file may have changed
+    assert "no such file" in only(tmp_path / "run.toml", "--training.steps=50").message
+
+
 def test_a_conflict_points_to_the_source_that_can_be_mended(write) -> None:
     path = write("[training]\nsteps = 1000\n[lr_scheduler]\nwarmup_steps = 900")
     assert load_config(path, []).lr_scheduler.warmup_steps == 900
