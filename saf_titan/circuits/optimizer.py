@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -156,8 +157,10 @@ class CircuitSchedules(LRSchedulersContainer):
         self.apply()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # LambdaLR.get_lr() is a closed form of last_epoch and the config's base rates
-        super().load_state_dict(state_dict)
+        # torchtitan calls get_lr() here, a closed form of last_epoch and the config's base rates; torch warns of such calls
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            super().load_state_dict(state_dict)
         self.apply()
 
     def get_metrics(self) -> dict[str, float]:
