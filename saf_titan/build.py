@@ -13,7 +13,6 @@ from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.components.validate import Validator
 from torchtitan.config import CommConfig, CompileConfig, DebugConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import ActivationCheckpointingConfig, FullAC
-from torchtitan.protocols.model_spec import ModelSpec
 from torchtitan.tools.profiler import Profiler
 
 from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
@@ -28,15 +27,23 @@ from saf_titan.trainer import SAFTrainer
 
 def trainer_config(run: RunConfig) -> SAFTrainer.Config:
     """torchtitan's configuration of ``run``; build it once a process group can be made."""
-    loader = ShardLoader.Config(path=run.data.path, seed=run.data.seed, shuffle=run.data.shuffle, verify=run.data.verify)
+    spec = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
+    vocab_size = spec.model.vocab_size
+    loader = ShardLoader.Config(
+        path=run.data.path,
+        seed=run.data.seed,
+        shuffle=run.data.shuffle,
+        verify=run.data.verify,
+        vocab_size=vocab_size,
+    )
     return SAFTrainer.Config(
         run=run,
-        model_spec=_model_spec(run),
+        model_spec=spec,
         dump_folder=run.dump_folder,
         hf_assets_path="",
         tokenizer=NullTokenizer.Config(),
         dataloader=loader,
-        loss=CrossEntropyLoss.Config(global_vocab_size=run.model.vocab_size),
+        loss=CrossEntropyLoss.Config(global_vocab_size=vocab_size),
         optimizer=_optimizer(run),
         lr_scheduler=_lr_scheduler(run),
         validator=Validator.Config(
@@ -105,10 +112,6 @@ def qk_ratio(run: RunConfig) -> Schedule:
         hold_steps=circuits.qk_lr_hold_steps if circuits.qk_lr_schedule == "hold_then_ramp" else 0,
         ramp_steps=circuits.qk_lr_ramp_steps,
     )
-
-
-def _model_spec(run: RunConfig) -> ModelSpec:
-    return model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
 
 
 def _optimizer(run: RunConfig) -> CircuitOptimizers.Config:

@@ -49,4 +49,4 @@ def read_plan(checkpoint: Path) -> StaticPlan | None:
         return None
     state: dict[str, dict[str, bytes]] = {"train_state": {PLAN_KEY: b""}}
     dcp.load(state, checkpoint_id=checkpoint, no_dist=True)
-    return StaticPlan.from_bytes(state["train_state"][PLAN_KEY])
+    return StaticPlan.from_bytes(state["train_state"][PLAN_KEY], source=f"the plan in {checkpoint}")

@@ -23,12 +23,14 @@ from torchtitan.trainer import Trainer
 
 from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
 from saf_titan.config import RunConfig, to_toml
+from saf_titan.data.loader import ShardLoader
 from saf_titan.layers.attention import SAFAttention
 from saf_titan.metrics import RunMetrics
 from saf_titan.resume import PLAN_KEY, find_checkpoint, read_plan
-from saf_titan.saf.calibrate import Calibration, CalibrationRecord, calibrate
+from saf_titan.saf.calibrate import calibrate
+from saf_titan.saf.calibration import Calibration
 from saf_titan.saf.install import install, zero_query_key_rows
-from saf_titan.saf.make_plan import make_plan
+from saf_titan.saf.event import make_plan
 from saf_titan.saf.plan import StaticPlan
 from saf_titan.stop import StopRequest
 
@@ -70,6 +72,9 @@ class SAFTrainer(Trainer):
         )
         if self.plan is not None:
             self._install(self.plan)
+        elif self._run.saf.enable:
+            # too little data is better known now than half-way
+            self._calibration_loader()
 
     @staticmethod
     def _checkpoint_to_load(config: Config) -> Path | None:
@@ -181,33 +186,57 @@ class SAFTrainer(Trainer):
             self._validate("after_freeze")
         self._record_freeze(plan, calibration, seconds)
 
-    def _calibrate(self) -> Calibration:
-        """Attention statistics over the calibration windows; moves neither the training cursor nor a training RNG."""
+    def _calibration_loader(self) -> ShardLoader:
+        """Held-out windows for calibration: a loader whose first batch is this rank's share of the sequences.
+
+        Raises ValueError if there are too few windows, or the ranks cannot share them evenly.
+        """
         saf, training = self._run.saf, self.config.training
         world_size, rank = self._batch_world()
+        if saf.calibration_sequences % world_size:
+            raise ValueError(
+                f"saf.calibration_sequences = {saf.calibration_sequences} cannot be shared by {world_size} ranks; "
+                f"choose a multiple of {world_size}"
+            )
         loader = replace(
-            self.config.dataloader, split="calibration", seed=saf.calibration_seed, shuffle=True, infinite=True
+            self.config.dataloader, split="calibration", seed=saf.calibration_seed, shuffle=True, verify=False
         ).build(
             dp_world_size=world_size,
             dp_rank=rank,
             tokenizer=self.tokenizer,
             seq_len=training.seq_len,
-            local_batch_size=self._run.calibration_batch_size,
+            local_batch_size=saf.calibration_sequences // world_size,
         )
-        num_batches = -(-saf.calibration_sequences // (self._run.calibration_batch_size * world_size))
-        batches = (batch for _, batch in zip(range(num_batches), loader, strict=False))
-        record = CalibrationRecord(
-            num_sequences=saf.calibration_sequences,
-            seq_len=training.seq_len,
-            positions=tuple(loader.window(index) for index in range(saf.calibration_sequences)),
-            seed=saf.calibration_seed,
-            source=self._run.data.path,
-        )
+        if loader.num_windows < saf.calibration_sequences:
+            raise ValueError(
+                f"saf.calibration_sequences = {saf.calibration_sequences}, but the calibration half of the held-out "
+                f"tokens in {self._run.data.path} has {loader.num_windows} windows of {training.seq_len} tokens; "
+                f"lower it, or tokenize with more --val-tokens"
+            )
+        return loader
+
+    def _calibrate(self) -> Calibration:
+        """Attention statistics over the calibration windows; moves neither the training cursor nor a training RNG."""
+        saf = self._run.saf
+        loader = self._calibration_loader()
+        input_dict, labels = next(iter(loader))
+        tokens, targets = (tensor.split(self._run.calibration_batch_size) for tensor in (input_dict["input"], labels))
         model = self.model_parts[0]
         model.eval()
         try:
             with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-                return calibrate(self._attentions, batches, self._forward, record=record, group=self._batch_group())
+                return calibrate(
+                    self._attentions,
+                    [({"input": x_BT}, y_BT) for x_BT, y_BT in zip(tokens, targets, strict=True)],
+                    self._forward,
+                    group=self._batch_group(),
+                    positions=[
+                        loader.window(sequence) * self.config.training.seq_len
+                        for sequence in range(saf.calibration_sequences)
+                    ],
+                    seed=saf.calibration_seed,
+                    source=self._run.data.path,
+                )
         finally:
             model.train()
 
