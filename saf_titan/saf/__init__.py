@@ -1,0 +1,1 @@
+"""Selective Attention Freezing: calibrate, select, fit, plan."""
