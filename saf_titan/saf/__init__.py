@@ -1,1 +1,1 @@
-"""Selective Attention Freezing: calibrate, select, fit, plan."""
+"""Selective Attention Freezing, one step a file: calibrate, select, fit, plan."""
