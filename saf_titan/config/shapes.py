@@ -31,7 +31,7 @@ def _llama3(num_layers: int, num_heads: int, num_kv_heads: int, dim: int, *, tie
 
 SHAPES: dict[str, dict[str, ModelShape]] = {
     "gpt": {
-        "debug": _gpt(4, 8, 128),
+        "debug": _gpt(4, 8, 144),
         "124m": _gpt(12, 12, 768),
         "1b": _gpt(32, 16, 1536),
     },
