@@ -1,31 +1,17 @@
-"""A writer of token shards in plain Python, independent of the reader under test and of rust_data."""
+"""Fixtures that write and spoil token corpora."""
 
-import hashlib
 import json
-import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-TOKENIZER_SHA256 = hashlib.sha256(b"toy tokenizer").hexdigest()
-VOCAB_SIZE = 5000
-EOT = 4999
-
-CorpusWriter = Callable[..., Path]
-
-
-def shard_bytes(ids: Sequence[int], *, width: int = 2, vocab_size: int = VOCAB_SIZE, documents: int = 1) -> bytes:
-    """A whole shard file."""
-    magic, version = {2: (20240520, 1), 4: (20240801, 7)}[width]
-    head = struct.pack("<7i4xQ24x32s", magic, version, len(ids), width, vocab_size, EOT, documents, len(ids), bytes(32))
-    head = head[:64] + bytes.fromhex(TOKENIZER_SHA256)
-    return head.ljust(1024, b"\0") + struct.pack(f"<{len(ids)}{'H' if width == 2 else 'I'}", *ids)
+from tests.data.corpus import write_corpus as write_corpus_to
 
 
 @pytest.fixture
-def write_corpus(tmp_path: Path) -> CorpusWriter:
-    """Writes a corpus with `train` and `val` ids cut into shards of the given lengths."""
+def write_corpus(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a corpus with a vocabulary of 5000 in shards of 1000 ids, unless told otherwise, and returns its folder."""
 
     def write(
         train: Sequence[int],
@@ -33,35 +19,14 @@ def write_corpus(tmp_path: Path) -> CorpusWriter:
         *,
         shard_tokens: int = 1000,
         width: int = 2,
-        vocab_size: int = VOCAB_SIZE,
+        vocab_size: int = 5000,
         name: str = "corpus",
     ) -> Path:
         folder = tmp_path / name
         folder.mkdir()
-        splits = {}
-        for split, ids in (("train", train), ("val", val)):
-            shards = []
-            for number, start in enumerate(range(0, len(ids), shard_tokens)):
-                part = ids[start : start + shard_tokens]
-                content = shard_bytes(part, width=width, vocab_size=vocab_size)
-                file = f"{split}_{number:06}.bin"
-                (folder / file).write_bytes(content)
-                digest = hashlib.sha256(content).hexdigest()
-                shards.append({"file": file, "tokens": len(part), "documents": 1, "sha256": digest})
-            splits[split] = {"tokens": len(ids), "documents": len(shards), "shards": shards}
-        manifest = {
-            "format": "rust_data.tokens",
-            "version": 1,
-            "complete": True,
-            "tokenizer": {"name": "toy", "sha256": TOKENIZER_SHA256, "vocab_size": vocab_size, "eot": EOT},
-            "dtype": {2: "uint16", 4: "uint32"}[width],
-            "seed": 0,
-            "shard_tokens": shard_tokens,
-            "splits": splits,
-            "sources": [],
-            "created_by": "tests",
-        }
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        write_corpus_to(
+            folder, train=train, val=val, vocab_size=vocab_size, eot=4999, shard_tokens=shard_tokens, width=width
+        )
         return folder
 
     return write
