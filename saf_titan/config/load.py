@@ -61,7 +61,7 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunCo
     config = _build(values, Path(path).stem if path is not None else "run")
     faulty = {problem.key for problem in problems}
     for conflict in conflicts(config, frozenset(values)):
-        # a value that could not be read stands at its default here, and so does all of a file (key ""): no word on those
+        # a value that could not be read stands at its default here, and so does all of a file (key "")
         if "" not in faulty and faulty.isdisjoint(conflict.keys):
             problems.append(_located(conflict.keys, conflict.message, config, settings, str(path or COMMAND_LINE)))
     if problems:
