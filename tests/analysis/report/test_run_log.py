@@ -1,0 +1,126 @@
+"""The log of a run is read as the course the run finally took, whatever happened on the way."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from saf_titan.analysis.report.run_log import read_run
+from tests.analysis.report.runs import (
+    freeze_row,
+    plain_rows,
+    session_row,
+    train_row,
+    validation_row,
+    write_run,
+)
+
+
+def test_rows_by_kind_in_order(tmp_path: Path) -> None:
+    rows = [session_row("start", 0), train_row(5), validation_row(5, "scheduled"), freeze_row(5, 2), train_row(10)]
+    log = read_run(write_run(tmp_path, rows))
+    assert [row["step"] for row in log.train] == [5, 10]
+    assert [row["phase"] for row in log.validations] == ["scheduled"]
+    assert [row["heads"] for row in log.freezes] == [2]
+    assert (log.last_step, log.world_size) == (10, 2)
+    assert log.config is not None
+    assert log.config.training.steps == 120
+
+
+def test_a_resume_drops_what_lay_beyond_it(tmp_path: Path) -> None:
+    rows = [
+        session_row("start", 0),
+        *(train_row(step, loss=1.0) for step in (5, 10, 15, 20)),
+        freeze_row(12, 3),
+        validation_row(20, "final"),
+        session_row("resume", 10, world_size=4),
+        train_row(15, loss=2.0),
+    ]
+    log = read_run(write_run(tmp_path, rows))
+    assert [(row["step"], row["loss"], row["world_size"]) for row in log.train] == [
+        (5, 1.0, 2),
+        (10, 1.0, 2),
+        (15, 2.0, 4),
+    ]
+    assert log.freezes == []
+    assert log.validations == []
+    assert log.last_step == 15
+    assert [session["kind"] for session in log.sessions] == ["start", "resume"]
+
+
+def test_of_rows_for_the_same_step_the_later_wins(tmp_path: Path) -> None:
+    rows = [
+        session_row("start", 0),
+        train_row(10, loss=1.0),
+        freeze_row(10, 3),
+        validation_row(10, "before_freeze", 5.0),
+        validation_row(10, "after_freeze", 6.0),
+        session_row("resume", 10),
+        freeze_row(10, 4),
+        validation_row(10, "before_freeze", 7.0),
+    ]
+    log = read_run(write_run(tmp_path, rows))
+    assert [row["heads"] for row in log.freezes] == [4]
+    assert {row["phase"]: row["loss"] for row in log.validations} == {"before_freeze": 7.0, "after_freeze": 6.0}
+
+
+def test_a_new_start_in_the_same_folder_begins_anew(tmp_path: Path) -> None:
+    log = read_run(write_run(tmp_path, [*plain_rows(), session_row("start", 0), train_row(5)]))
+    assert [row["step"] for row in log.train] == [5]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"kind": "train", "step": 125, "los',
+        "\x00\x00\x00",
+        "[]",
+        "{}",
+        '{"kind": "train"}',
+        '{"kind": "train", "step": "125", "loss": 1.0}',
+        '{"kind": "train", "step": 125}',
+        '{"kind": "train", "step": 125, "loss": null}',
+        '{"kind": 3, "step": 125, "loss": 1.0}',
+        "[" * 100_000,
+    ],
+    ids=lambda line: line[:30],
+)
+def test_a_broken_line_is_passed_over(tmp_path: Path, line: str) -> None:
+    folder = write_run(tmp_path, plain_rows())
+    path = folder / "metrics.jsonl"
+    path.write_text(path.read_text() + line)
+    assert read_run(folder).last_step == 120
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, plain_rows())
+    path = folder / "metrics.jsonl"
+    path.write_bytes(b"\xff\xfe\n" + path.read_bytes())
+    assert read_run(folder).last_step == 120
+
+
+def test_an_empty_log(tmp_path: Path) -> None:
+    log = read_run(write_run(tmp_path, []))
+    assert (log.train, log.last_step, log.world_size) == ([], 0, None)
+
+
+def test_a_loss_that_is_no_number_is_kept_for_what_it_is(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, [session_row("start", 0), train_row(5, loss=float("nan"))])
+    assert "NaN" in (folder / "metrics.jsonl").read_text()
+    assert json.dumps(read_run(folder).train[0]["loss"]) == "NaN"
+
+
+@pytest.mark.parametrize("content", [None, "training = ", "[training]\nstepps = 3"])
+def test_a_configuration_that_is_missing_or_damaged(tmp_path: Path, content: str | None) -> None:
+    folder = write_run(tmp_path, plain_rows())
+    (folder / "config.toml").unlink()
+    if content is not None:
+        (folder / "config.toml").write_text(content)
+    log = read_run(folder)
+    assert log.config is None
+    assert log.last_step == 120
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"metrics.jsonl: cannot be read"):
+        read_run(tmp_path)
