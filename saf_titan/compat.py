@@ -9,15 +9,19 @@ target                                             reason
 ``torchtitan.tools.utils.device_type/_module``     no accelerator: ``torch.cpu`` lacks what is called on a device
                                                    module (torchtitan #1661); gloo is then chosen by torchtitan
 ``RANK``, ``MASTER_ADDR``, ... in the environment  a plain ``python -m`` start has no launcher
+warnings of torch, log lines of torchtitan         on a CPU mesh they warn of random DTensors, which we never draw
+                                                   (``models/init.py``), and of a peak rate that is not ours (MFU)
 =================================================  ==================================================================
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import socket
 import types
+import warnings
 
 import torch
 import torchtitan.tools.utils as _titan_utils
@@ -76,5 +80,11 @@ def ensure_launcher_environment() -> None:
     )
 
 
+def _is_noise(record: logging.LogRecord) -> bool:
+    return record.getMessage().startswith(("Error running lspci", "Peak flops undefined", "Peak FLOPS used"))
+
+
 if os.environ.get(DEVICE_VARIABLE) == "cpu" or not torch.accelerator.is_available():
+    warnings.filterwarnings("ignore", r"DTensor .* may not have complete support on cpu", UserWarning)
+    logging.getLogger().addFilter(lambda record: not _is_noise(record))
     _titan_utils.device_type, _titan_utils.device_module = "cpu", _cpu_device_module()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -68,3 +69,52 @@ def train(folder: Path, *overrides: str, ranks: int = 2, config: Path = TINY, st
     )
     assert (finished.returncode != 0) == (status != 0), finished.stdout[-6000:]
     return Run(folder=folder, status=finished.returncode, output=finished.stdout)
+
+
+def interrupt(
+    folder: Path, *overrides: str, ranks: int, at: str, by: signal.Signals, whole_group: bool = False
+) -> Run:
+    """Start a run, send a signal when ``at`` appears in its output, and wait for its end.
+
+    Args:
+        whole_group: signal every process of the run instead of the first one (which passes on what can be caught).
+    """
+    with subprocess.Popen(
+        command(folder, *overrides, ranks=ranks),
+        env=environment(),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if at in line:
+                break
+        else:
+            raise AssertionError(f"{at!r} never appeared:\n{''.join(lines)[-6000:]}")
+        if whole_group:
+            for pid in _family(process.pid):
+                os.kill(pid, by)
+        else:
+            process.send_signal(by)
+        lines += process.stdout
+        status = process.wait()
+    return Run(folder=folder, status=status, output="".join(lines))
+
+
+def _family(leader: int) -> list[int]:
+    """A process and all its descendants; the launcher gives each rank a session of its own."""
+    listing = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    children: dict[int, list[int]] = {}
+    for line in listing.splitlines():
+        pid, parent = map(int, line.split())
+        children.setdefault(parent, []).append(pid)
+    family, queue = [], [leader]
+    while queue:
+        family.append(queue.pop())
+        queue += children.get(family[-1], [])
+    return family

@@ -6,7 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from saf_titan.resume import read_plan
 from tests.e2e.runs import Run, train
@@ -71,6 +73,24 @@ def test_another_world_size_derives_the_same_heads(
     assert mine is not None
     assert theirs is not None
     assert [(head.layer, head.head) for head in mine.heads] == [(head.layer, head.head) for head in theirs.heads]
+
+
+def test_query_and_key_rows_of_static_heads_stay_exactly_zero(whole: Run, tmp_path: Path) -> None:
+    torch_file = tmp_path / "step-8.pt"
+    dcp_to_torch_save(whole.folder / "checkpoint" / "step-8", torch_file)
+    state = torch.load(torch_file, weights_only=False)
+    plan = read_plan(whole.folder / "checkpoint" / "step-8")
+    assert plan is not None
+    for matrix in ("wq", "wk"):
+        for layer, (heads, _, _) in plan.layers().items():
+            name = f"layers.{layer}.attention.qkv_linear.{matrix}.weight"
+            moments = [state["optimizer"][f"state.{name}.{moment}"] for moment in ("exp_avg", "exp_avg_sq")]
+            for tensor in (state[name], *moments):
+                per_head = tensor.unflatten(0, (4, 8)).abs().amax((1, 2))
+                is_static = torch.tensor([head in heads for head in range(4)])
+                # four steps of AdamW with weight decay have passed since the freeze
+                assert (per_head[is_static] == 0).all(), name
+                assert (per_head[~is_static] > 0).all(), name
 
 
 def test_a_checkpoint_before_the_freeze_has_stock_keys_only(whole: Run) -> None:
