@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from saf_titan.analysis.report.run_log import Row, RunLog
+from saf_titan.analysis.report.run_log import Freeze, RunLog
 from saf_titan.ops.attention_stats.stats import pooling_matrix
 from saf_titan.ops.pattern import attention_rows
 from saf_titan.saf.calibration import Calibration
@@ -18,7 +18,7 @@ from saf_titan.saf.select import scores
 class FreezeEvent:
     """A freeze with what could be read of it."""
 
-    row: Row
+    freeze: Freeze
     plan: StaticPlan | None
     calibration: Calibration | None
     problem: str
@@ -27,7 +27,7 @@ class FreezeEvent:
     @property
     def step(self) -> int:
         """Optimizer steps that were done before the freeze."""
-        return self.row["step"]
+        return self.freeze.step
 
     @property
     def new_heads(self) -> tuple[StaticHead, ...]:
@@ -44,11 +44,11 @@ class FreezeEvent:
 
 def read_events(log: RunLog) -> list[FreezeEvent]:
     """All freezes of a run. A damaged or missing file becomes the event's `problem`."""
-    return [_read_event(log.folder, row) for row in log.freezes]
+    return [_read_event(log.folder, freeze) for freeze in log.freezes]
 
 
-def _read_event(run_folder: Path, row: Row) -> FreezeEvent:
-    folder = run_folder / str(row.get("folder", f"saf/step-{row['step']:06}"))
+def _read_event(run_folder: Path, freeze: Freeze) -> FreezeEvent:
+    folder = run_folder / freeze.folder
     plan, calibration, problems = None, None, []
     try:
         plan = StaticPlan.load(folder / "plan.safetensors")
@@ -58,7 +58,7 @@ def _read_event(run_folder: Path, row: Row) -> FreezeEvent:
         calibration = Calibration.load(folder / "stats.safetensors")
     except (OSError, ValueError) as error:
         problems.append(f"The statistics cannot be read: {error}.")
-    return FreezeEvent(row=row, plan=plan, calibration=calibration, problem=" ".join(problems))
+    return FreezeEvent(freeze=freeze, plan=plan, calibration=calibration, problem=" ".join(problems))
 
 
 def pooled_pattern(head: StaticHead, num_blocks: int) -> Tensor:

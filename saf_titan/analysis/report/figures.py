@@ -4,7 +4,6 @@ Legend: L layers, H query heads, P blocks of the pooled pictures.
 """
 
 import io
-import math
 from collections.abc import Sequence
 
 import matplotlib as mpl
@@ -45,6 +44,8 @@ _STYLE = {
     "svg.fonttype": "path",
 }
 _MAX_POINTS = 4000
+_DIVERGED = 1e6
+"""Losses beyond it, and those that are no numbers, are not drawn."""
 _COLUMNS = 4
 
 
@@ -52,7 +53,7 @@ def loss_figure(log: RunLog) -> str:
     """Loss in training, raw and smoothed, and in validation, with a line at each freeze; the first one enlarged."""
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(9.8, 3.3), layout="constrained")
-        steps = [row["step"] for row in log.freezes]
+        steps = [freeze.step for freeze in log.freezes]
         if steps:
             whole, near = figure.subplots(1, 2, width_ratios=(2, 1))
             _draw_loss(whole, log, 0, log.last_step)
@@ -68,27 +69,27 @@ def loss_figure(log: RunLog) -> str:
 
 
 def _draw_loss(axes: Axes, log: RunLog, first: int, last: int) -> None:
-    rows = [row for row in log.train if math.isfinite(row["loss"])]
-    steps = np.array([row["step"] for row in rows])
-    losses = np.array([row["loss"] for row in rows])
+    train = [point for point in log.train if abs(point.loss) < _DIVERGED]
+    steps = np.array([point.step for point in train])
+    losses = np.array([point.loss for point in train])
     smooth = _running_mean(losses, max(1, len(losses) // 50))
     inside = np.flatnonzero((steps >= first) & (steps <= last))
     inside = inside[:: max(1, len(inside) // _MAX_POINTS)]
-    points = [row for row in log.validations if first <= row["step"] <= last and math.isfinite(row["loss"])]
+    points = [point for point in log.validations if first <= point.step <= last and abs(point.loss) < _DIVERGED]
     axes.plot(steps[inside], losses[inside], color=_BLUE, alpha=0.45, linewidth=0.8)
     axes.plot(steps[inside], smooth[inside], color=_BLUE, linewidth=1.6, label="training")
     axes.plot(
-        [row["step"] for row in points],
-        [row["loss"] for row in points],
+        [point.step for point in points],
+        [point.loss for point in points],
         color=_ORANGE,
         linestyle="none",
         marker="o",
         markersize=4,
         label="validation",
     )
-    for number, freeze in enumerate(row["step"] for row in log.freezes if first <= row["step"] <= last):
+    for number, freeze in enumerate(freeze for freeze in log.freezes if first <= freeze.step <= last):
         label = "" if number else "heads frozen"
-        axes.axvline(freeze, color=_GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=0, label=label)
+        axes.axvline(freeze.step, color=_GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=0, label=label)
     axes.set_xlabel("step")
     axes.set_ylabel("loss (nats per token)")
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))

@@ -1,45 +1,90 @@
 """What a run left in its folder, read so that a half-written or resumed run still gives a clear picture."""
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from saf_titan.config import ConfigError, RunConfig, load_config
 
-Row = dict[str, Any]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Session:
+    """The start of a process group that worked on the run."""
+
+    step: int
+    """Optimizer steps done before: 0, or the checkpoint it went on from."""
+    world_size: int | None
+    resumed: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainPoint:
+    """What is logged of training every few steps."""
+
+    step: int
+    loss: float
+    """Nats per token; not finite if the run diverged."""
+    tokens: float | None
+    """Tokens seen so far."""
+    step_seconds: float | None
+    """Mean over the steps since the point before."""
+    world_size: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Validation:
+    """One pass over the validation windows."""
+
+    step: int
+    loss: float
+    phase: str
+    """scheduled, before_freeze, after_freeze or final."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Freeze:
+    """Heads became static after `step` optimizer steps."""
+
+    step: int
+    folder: str
+    """Where plan and statistics lie, relative to the run's folder."""
+    seconds: dict[str, float]
+    """What each part of the freeze took."""
+    world_size: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunLog:
-    """The rows of `metrics.jsonl` that belong to the final course of the run, by kind and in order of steps."""
+    """The rows of `metrics.jsonl` that belong to the final course of the run, in order of steps."""
 
     folder: Path
     config: RunConfig | None
     """None where config.toml is missing or damaged."""
-    train: list[Row] = field(default_factory=list)
-    validations: list[Row] = field(default_factory=list)
-    freezes: list[Row] = field(default_factory=list)
-    sessions: list[Row] = field(default_factory=list)
-    """Rows "start" and "resume", in order of time."""
+    train: list[TrainPoint] = field(default_factory=list)
+    validations: list[Validation] = field(default_factory=list)
+    freezes: list[Freeze] = field(default_factory=list)
+    sessions: list[Session] = field(default_factory=list)
+    """In order of time."""
 
     @property
     def last_step(self) -> int:
         """The last step that is logged; 0 before the first."""
-        return max((row["step"] for row in self.train), default=0)
+        return self.train[-1].step if self.train else 0
 
     @property
     def world_size(self) -> int | None:
         """Ranks of the last session."""
-        return self.sessions[-1].get("world_size") if self.sessions else None
+        return self.sessions[-1].world_size if self.sessions else None
 
 
 def read_run(folder: Path) -> RunLog:
     """Read a run's folder.
 
     A resumed run goes back to a checkpoint and writes some steps again: what an earlier session logged beyond that
-    step is dropped, and of rows for the same step the later one counts. Lines that are no JSON object with a kind and a
-    step (the last one, after a kill) are passed over.
+    step is dropped, and of rows for the same step the later one counts. Lines that are no row of a known kind (the last
+    one, after a kill) are passed over.
 
     Raises:
         ValueError: the folder has no metrics.jsonl.
@@ -49,38 +94,79 @@ def read_run(folder: Path) -> RunLog:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror}); a run's folder holds one") from None
-    rows: dict[tuple[str, ...], Row] = {}
-    sessions: list[Row] = []
-    for row in filter(None, map(_parse, lines)):
-        if row["kind"] in ("start", "resume"):
-            rows = {key: old for key, old in rows.items() if old["step"] <= row["step"]}
-            sessions.append(row)
-        else:
-            row["world_size"] = sessions[-1].get("world_size") if sessions else None
-            rows[row["kind"], str(row["step"]), row.get("phase", "")] = row
-    ordered = sorted(rows.values(), key=lambda row: row["step"])
+    sessions: list[Session] = []
+    train: dict[int, TrainPoint] = {}
+    validations: dict[tuple[int, str], Validation] = {}
+    freezes: dict[int, Freeze] = {}
+    for line in lines:
+        row = _parse(line, sessions[-1].world_size if sessions else None)
+        match row:
+            case TrainPoint():
+                train[row.step] = row
+            case Validation():
+                validations[row.step, row.phase] = row
+            case Freeze():
+                freezes[row.step] = row
+            case Session():
+                sessions.append(row)
+                train = {step: point for step, point in train.items() if step <= row.step}
+                validations = {key: point for key, point in validations.items() if point.step <= row.step}
+                freezes = {step: freeze for step, freeze in freezes.items() if step <= row.step}
     return RunLog(
         folder=folder,
         config=_read_config(folder),
-        train=[row for row in ordered if row["kind"] == "train" and _has_numbers(row, "loss")],
-        validations=[row for row in ordered if row["kind"] == "validation" and _has_numbers(row, "loss")],
-        freezes=[row for row in ordered if row["kind"] == "freeze"],
+        train=sorted(train.values(), key=lambda point: point.step),
+        # of equal steps the order of writing stays: before a freeze comes before after it
+        validations=sorted(validations.values(), key=lambda point: point.step),
+        freezes=sorted(freezes.values(), key=lambda freeze: freeze.step),
         sessions=sessions,
     )
 
 
-def _parse(line: str) -> Row | None:
+def _parse(line: str, world_size: int | None) -> Session | TrainPoint | Validation | Freeze | None:
+    """A line as a row written by a session of `world_size` ranks, or None if it is no sound row."""
     try:
         row = json.loads(line)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
-    if not isinstance(row, dict) or not isinstance(row.get("kind"), str) or type(row.get("step")) is not int:
+    if not isinstance(row, dict):
         return None
-    return row
+    step, loss = row.get("step"), _number(row.get("loss"))
+    if type(step) is not int or not 0 <= step < 2**53:
+        return None
+    match row.get("kind"):
+        case "start" | "resume" as kind:
+            ranks = row.get("world_size")
+            return Session(step=step, world_size=ranks if type(ranks) is int else None, resumed=kind == "resume")
+        case "train" if loss is not None:
+            tokens, seconds = _finite(row.get("tokens")), _finite(row.get("step_seconds"))
+            return TrainPoint(step=step, loss=loss, tokens=tokens, step_seconds=seconds, world_size=world_size)
+        case "validation" if loss is not None:
+            return Validation(step=step, loss=loss, phase=str(row.get("phase")))
+        case "freeze":
+            parts = row.get("seconds")
+            finite = {name: _finite(value) for name, value in parts.items()} if isinstance(parts, dict) else {}
+            return Freeze(
+                step=step,
+                folder=str(row.get("folder")),
+                seconds={name: value for name, value in finite.items() if value is not None},
+                world_size=world_size,
+            )
+    return None
 
 
-def _has_numbers(row: Row, *names: str) -> bool:
-    return all(isinstance(row.get(name), int | float) for name in names)
+def _number(value: Any) -> float | None:
+    if type(value) not in (int, float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _finite(value: Any) -> float | None:
+    number = _number(value)
+    return number if number is not None and math.isfinite(number) else None
 
 
 def _read_config(folder: Path) -> RunConfig | None:

@@ -43,7 +43,7 @@ def _run_facts(log: RunLog) -> Iterator[tuple[str, str]]:
             yield "QK circuit", f"learning rate x {config.circuits.qk_lr_ratio:g} ({config.circuits.qk_lr_schedule})"
         yield "static heads", _freeze_intent(log)
     if log.world_size is not None:
-        resumed = sum(session["kind"] == "resume" for session in log.sessions)
+        resumed = sum(session.resumed for session in log.sessions)
         times = f", resumed {resumed} time{'s' if resumed > 1 else ''}" if resumed else ""
         yield "ranks", f"{log.world_size}{times}"
 
@@ -61,15 +61,15 @@ def _key_numbers(log: RunLog, events: list[FreezeEvent]) -> list[tuple[str, str]
     numbers = []
     if log.train:
         last = log.train[-1]
-        numbers.append(("training loss, last logged", f"{last['loss']:.4f}"))
-        if isinstance(last.get("tokens"), int | float):
-            numbers.append(("tokens", _magnitude(last["tokens"])))
+        numbers.append(("training loss, last logged", f"{last.loss:.4f}"))
+        if last.tokens is not None:
+            numbers.append(("tokens", _magnitude(last.tokens)))
     validation = final_validation(log)
     if validation:
-        numbers.append((f"validation loss, step {validation['step']:,}", f"{validation['loss']:.4f}"))
+        numbers.append((f"validation loss, step {validation.step:,}", f"{validation.loss:.4f}"))
     if events and events[-1].plan:
         numbers.append(("static heads", str(len(events[-1].plan.heads))))
-        times = step_time(log, events[-1].row)
+        times = step_time(log, events[-1].freeze)
         if times:
             numbers.append(("step time, before / after", f"{times.ratio:.3f}x"))
     return numbers
@@ -126,17 +126,15 @@ def _effects(log: RunLog, event: FreezeEvent) -> Iterator[tuple[str, str]]:
     if after is not None:
         change = f" ({after - before:+.4f})" if before is not None else ""
         yield f"validation loss just after{change}", f"{after:.4f}"
-    if end and end["step"] > event.step:
-        yield f"validation loss, step {end['step']:,}", f"{end['loss']:.4f}"
-    times = step_time(log, event.row)
+    if end and end.step > event.step:
+        yield f"validation loss, step {end.step:,}", f"{end.loss:.4f}"
+    times = step_time(log, event.freeze)
     if times:
         yield "seconds a step, before", f"{times.before:.3g}"
         yield f"seconds a step, after ({times.ratio:.3f}x as fast)", f"{times.after:.3g}"
-    seconds = event.row.get("seconds")
-    if isinstance(seconds, dict):
-        parts = [f"{name} {value:.1f}" for name, value in seconds.items() if isinstance(value, int | float)]
-        total = sum(value for value in seconds.values() if isinstance(value, int | float))
-        yield f"seconds for the freeze ({', '.join(parts)})", f"{total:.1f}"
+    if event.freeze.seconds:
+        parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in event.freeze.seconds.items())
+        yield f"seconds for the freeze ({parts})", f"{sum(event.freeze.seconds.values()):.1f}"
 
 
 def _plan_tables(event: FreezeEvent) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The log of a run is read as the course the run finally took, whatever happened on the way."""
 
-import json
+import math
 from pathlib import Path
 
 import pytest
@@ -19,9 +19,9 @@ from tests.analysis.report.runs import (
 def test_rows_by_kind_in_order(tmp_path: Path) -> None:
     rows = [session_row("start", 0), train_row(5), validation_row(5, "scheduled"), freeze_row(5, 2), train_row(10)]
     log = read_run(write_run(tmp_path, rows))
-    assert [row["step"] for row in log.train] == [5, 10]
-    assert [row["phase"] for row in log.validations] == ["scheduled"]
-    assert [row["heads"] for row in log.freezes] == [2]
+    assert [point.step for point in log.train] == [5, 10]
+    assert [point.phase for point in log.validations] == ["scheduled"]
+    assert [freeze.step for freeze in log.freezes] == [5]
     assert (log.last_step, log.world_size) == (10, 2)
     assert log.config is not None
     assert log.config.training.steps == 120
@@ -37,7 +37,7 @@ def test_a_resume_drops_what_lay_beyond_it(tmp_path: Path) -> None:
         train_row(15, loss=2.0),
     ]
     log = read_run(write_run(tmp_path, rows))
-    assert [(row["step"], row["loss"], row["world_size"]) for row in log.train] == [
+    assert [(point.step, point.loss, point.world_size) for point in log.train] == [
         (5, 1.0, 2),
         (10, 1.0, 2),
         (15, 2.0, 4),
@@ -45,7 +45,7 @@ def test_a_resume_drops_what_lay_beyond_it(tmp_path: Path) -> None:
     assert log.freezes == []
     assert log.validations == []
     assert log.last_step == 15
-    assert [session["kind"] for session in log.sessions] == ["start", "resume"]
+    assert [session.resumed for session in log.sessions] == [False, True]
 
 
 def test_of_rows_for_the_same_step_the_later_wins(tmp_path: Path) -> None:
@@ -56,17 +56,17 @@ def test_of_rows_for_the_same_step_the_later_wins(tmp_path: Path) -> None:
         validation_row(10, "before_freeze", 5.0),
         validation_row(10, "after_freeze", 6.0),
         session_row("resume", 10),
-        freeze_row(10, 4),
+        freeze_row(10, 4) | {"seconds": {"fit": 9.0}},
         validation_row(10, "before_freeze", 7.0),
     ]
     log = read_run(write_run(tmp_path, rows))
-    assert [row["heads"] for row in log.freezes] == [4]
-    assert {row["phase"]: row["loss"] for row in log.validations} == {"before_freeze": 7.0, "after_freeze": 6.0}
+    assert [freeze.seconds for freeze in log.freezes] == [{"fit": 9.0}]
+    assert {point.phase: point.loss for point in log.validations} == {"before_freeze": 7.0, "after_freeze": 6.0}
 
 
 def test_a_new_start_in_the_same_folder_begins_anew(tmp_path: Path) -> None:
     log = read_run(write_run(tmp_path, [*plain_rows(), session_row("start", 0), train_row(5)]))
-    assert [row["step"] for row in log.train] == [5]
+    assert [point.step for point in log.train] == [5]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_an_empty_log(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number_is_kept_for_what_it_is(tmp_path: Path) -> None:
     folder = write_run(tmp_path, [session_row("start", 0), train_row(5, loss=float("nan"))])
     assert "NaN" in (folder / "metrics.jsonl").read_text()
-    assert json.dumps(read_run(folder).train[0]["loss"]) == "NaN"
+    assert math.isnan(read_run(folder).train[0].loss)
 
 
 @pytest.mark.parametrize("content", [None, "training = ", "[training]\nstepps = 3"])

@@ -67,4 +67,4 @@ def test_validation_by_phase_and_step(tmp_path: Path) -> None:
     assert validation_at(log, "after_freeze", 8) is None
     last = final_validation(log)
     assert last is not None
-    assert last["loss"] == 5.0
+    assert last.loss == 5.0
