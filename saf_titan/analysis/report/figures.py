@@ -118,10 +118,9 @@ def score_figure(event: FreezeEvent) -> str | None:
         mesh = axes.pcolormesh(values_LH, norm=_log_norm(values_LH), cmap="viridis", edgecolor="white", linewidth=0.6)
         for layer, head in np.argwhere(np.ma.getmaskarray(values_LH)):
             axes.text(head + 0.5, layer + 0.5, "static", ha="center", va="center", fontsize=5.5, color=_GREY)
-        size = 36 if num_heads <= 16 else 20
         skipped = event.plan.skipped
-        axes.scatter(*_centres(event.new_heads), s=size, facecolor="white", edgecolor="black", linewidth=0.8)
-        axes.scatter(*_centres(skipped), s=size, marker="X", facecolor=_ORANGE, edgecolor="black", linewidth=0.6)
+        axes.scatter(*_centres(event.new_heads), s=30, facecolor="white", edgecolor="black", linewidth=0.8)
+        axes.scatter(*_centres(skipped), s=42, marker="X", facecolor=_ORANGE, edgecolor="black", linewidth=0.5)
         axes.set_xticks(np.arange(num_heads) + 0.5, [str(head) for head in range(num_heads)])
         axes.set_yticks(np.arange(num_layers) + 0.5, [str(layer) for layer in range(num_layers)])
         axes.tick_params(length=0)
@@ -130,7 +129,9 @@ def score_figure(event: FreezeEvent) -> str | None:
         axes.spines[:].set_visible(False)
         axes.set_xlabel("head")
         axes.set_ylabel("layer")
-        figure.colorbar(mesh, ax=axes, label=f"score ({event.plan.selector})", shrink=0.9, aspect=18, pad=0.02)
+        figure.colorbar(
+            mesh, ax=axes, label=f"score ({event.plan.selector})", shrink=min(0.9, 12 / num_layers), aspect=18, pad=0.02
+        )
         marks = [Line2D([], [], linestyle="none", marker="o", mfc="white", mec="black", mew=0.8, label="made static")]
         if skipped:
             marks.append(
@@ -172,10 +173,13 @@ def pattern_figure(event: FreezeEvent, num_heads: int) -> str | None:
                     _clear(axes)
             mean_PP = event.calibration.mean_map_LHPP[head.layer, head.head].double()
             fitted_PP = pooled_pattern(head, mean_PP.shape[0])
-            norm = PowerNorm(0.4, vmin=0, vmax=float(max(mean_PP.max(), fitted_PP.max())))
-            for axes, map_PP in zip(grid[:, column], (mean_PP, fitted_PP), strict=True):
-                future_PP = np.triu(np.ones(map_PP.shape, dtype=bool), 1)
-                axes.imshow(np.ma.array(map_PP, mask=future_PP), norm=norm, cmap="viridis", interpolation="none")
+            future_PP = np.triu(np.ones(mean_PP.shape, dtype=bool), 1)
+            maps = [np.ma.array(map_PP.numpy(), mask=future_PP) for map_PP in (mean_PP, fitted_PP)]
+            # the first rows have few keys and much mass on each; they would darken all others
+            brightest = np.quantile(np.concatenate([map_PP.compressed() for map_PP in maps]), 0.98)
+            for axes, map_PP in zip(grid[:, column], maps, strict=True):
+                norm = PowerNorm(0.5, vmin=0, vmax=brightest, clip=True)
+                axes.imshow(map_PP, norm=norm, cmap="viridis", interpolation="none")
             grid[0, column].set_title(f"layer {head.layer}, head {head.head}: KL {head.fit_kl:.3f}", loc="left")
         return _to_svg(figure)
 

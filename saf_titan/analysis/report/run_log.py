@@ -4,7 +4,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from saf_titan.config import ConfigError, RunConfig, load_config
 
@@ -55,6 +55,10 @@ class Freeze:
     world_size: int | None
 
 
+Key = TypeVar("Key")
+Row = TypeVar("Row", TrainPoint, Validation, Freeze)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunLog:
     """The rows of `metrics.jsonl` that belong to the final course of the run, in order of steps."""
@@ -71,7 +75,16 @@ class RunLog:
     @property
     def last_step(self) -> int:
         """The last step that is logged; 0 before the first."""
-        return self.train[-1].step if self.train else 0
+        steps = [point.step for point in self.train] + [point.step for point in self.validations]
+        return max(steps, default=0)
+
+    @property
+    def finished(self) -> bool:
+        """The run did all its steps: the last one is logged, or its checkpoint is there."""
+        if self.config is None:
+            return False
+        steps = self.config.training.steps
+        return self.last_step >= steps or (self.folder / self.config.checkpoint.folder / f"step-{steps}").is_dir()
 
     @property
     def world_size(self) -> int | None:
@@ -109,9 +122,9 @@ def read_run(folder: Path) -> RunLog:
                 freezes[row.step] = row
             case Session():
                 sessions.append(row)
-                train = {step: point for step, point in train.items() if step <= row.step}
-                validations = {key: point for key, point in validations.items() if point.step <= row.step}
-                freezes = {step: freeze for step, freeze in freezes.items() if step <= row.step}
+                train = _up_to(row.step, train)
+                validations = _up_to(row.step, validations)
+                freezes = _up_to(row.step, freezes)
     return RunLog(
         folder=folder,
         config=_read_config(folder),
@@ -121,6 +134,10 @@ def read_run(folder: Path) -> RunLog:
         freezes=sorted(freezes.values(), key=lambda freeze: freeze.step),
         sessions=sessions,
     )
+
+
+def _up_to(step: int, rows: dict[Key, Row]) -> dict[Key, Row]:
+    return {key: row for key, row in rows.items() if row.step <= step}
 
 
 def _parse(line: str, world_size: int | None) -> Session | TrainPoint | Validation | Freeze | None:

@@ -12,11 +12,10 @@ from saf_titan.analysis.report.summary import final_validation, step_time, valid
 def header(log: RunLog, events: list[FreezeEvent]) -> Iterator[str]:
     """What was run, how far it came, and the numbers that matter."""
     total = log.config.training.steps if log.config else None
-    finished = total is not None and log.last_step >= total
     progress = f"step {log.last_step:,}" + (f" of {total:,}" if total else "")
     yield "<header>"
     yield markup.heading(log.folder.resolve().name, 1)
-    yield markup.paragraph(f"{'Finished' if finished else 'Unfinished'}: {progress}.", "faint")
+    yield markup.paragraph(f"{'Finished' if log.finished else 'Unfinished'}: {progress}.", "faint")
     yield markup.facts(_run_facts(log))
     yield markup.cards(_key_numbers(log, events))
     yield "</header>"
@@ -133,8 +132,8 @@ def _effects(log: RunLog, event: FreezeEvent) -> Iterator[tuple[str, str]]:
         yield "seconds a step, before", f"{times.before:.3g}"
         yield f"seconds a step, after ({times.ratio:.3f}x as fast)", f"{times.after:.3g}"
     if event.freeze.seconds:
-        parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in event.freeze.seconds.items())
-        yield f"seconds for the freeze ({parts})", f"{sum(event.freeze.seconds.values()):.1f}"
+        parts = ", ".join(f"{name} {seconds:.2g}" for name, seconds in event.freeze.seconds.items())
+        yield f"seconds for the freeze ({parts})", f"{sum(event.freeze.seconds.values()):.3g}"
 
 
 def _plan_tables(event: FreezeEvent) -> Iterator[str]:

@@ -99,6 +99,16 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     assert read_run(folder).last_step == 120
 
 
+def test_when_a_run_is_finished(tmp_path: Path) -> None:
+    # the last steps may lie between two log lines
+    folder = write_run(tmp_path, plain_rows(115))
+    assert not read_run(folder).finished
+    (folder / "checkpoint" / "step-120").mkdir(parents=True)
+    assert read_run(folder).finished
+    assert read_run(write_run(tmp_path / "validated", [*plain_rows(115), validation_row(120, "final")])).finished
+    assert read_run(write_run(tmp_path / "logged", plain_rows(120))).finished
+
+
 def test_an_empty_log(tmp_path: Path) -> None:
     log = read_run(write_run(tmp_path, []))
     assert (log.train, log.last_step, log.world_size) == ([], 0, None)

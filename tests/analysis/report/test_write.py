@@ -68,7 +68,7 @@ def test_the_facts_of_a_frozen_run(frozen_report: Path) -> None:
         "3.2500 validation loss, step 120",
         "0.5 seconds a step, before",
         "0.4 seconds a step, after (1.250x as fast)",
-        "1.9 seconds for the freeze (calibrate 1.5, fit 0.2, install 0.1)",
+        "1.88 seconds for the freeze (calibrate 1.5, fit 0.25, install 0.12)",
     ):
         assert fact in text
 
