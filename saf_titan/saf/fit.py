@@ -62,8 +62,8 @@ def fit_compact(
         tol: lbfgs and ipf stop once no head's `residual_H` exceeds it.
         max_iterations: lbfgs and ipf stop after as many in any case; look at `residual_H`.
 
-    A head's fit does not depend on the heads beside it (adam400's does, as published). Raises ValueError on masses that are not
-    finite, negative, or do not sum to T.
+    A head's fit does not depend on the heads beside it (adam400's does, as published).
+    Raises ValueError on masses that are not finite, negative, or do not sum to T.
     """
     c_HT, d_HT = column_mass_HT.double(), diagonal_mass_HT.double()
     _check_masses(c_HT, d_HT)
@@ -115,9 +115,10 @@ def _lbfgs(
     index_H = torch.arange(len(c_HT), device=c_HT.device)
     point = problem.evaluate(result_HX * problem.scale_HX)
     history: list[_Pair] = []
-    iteration = 0
+    iteration, moved_H = 0, torch.ones_like(index_H, dtype=torch.bool)
     while True:
-        active_H = point.residual_H > tol
+        # a head whose line search fails is at the limit of float64
+        active_H = (point.residual_H > tol) & moved_H
         # converged heads stand still; they are only carried along until they are half of the work
         if iteration == max_iterations or active_H.sum() <= len(index_H) // 2:
             result_HX[index_H] = point.x_HX / problem.scale_HX
@@ -131,6 +132,7 @@ def _lbfgs(
         new = _line_search(problem, point, -_inverse_hessian(point.gradient_HX, history), active_H)
         s_HX, y_HX = new.x_HX - point.x_HX, new.gradient_HX - point.gradient_HX
         history = [*history[-_HISTORY + 1 :], _Pair(s_HX, y_HX, (s_HX * y_HX).sum(1, keepdim=True))]
+        moved_H = new.value_H < point.value_H
         point = new
 
 
