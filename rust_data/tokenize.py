@@ -1,0 +1,148 @@
+"""Text files to token shards.
+
+    python -m rust_data.tokenize fineweb-edu/*.parquet --out data/fineweb_edu --val-tokens 10M
+
+Inputs are parquet, jsonl (plain, .gz, .zst) and txt (one document a file) files, folders and globs, or
+`sample:edu`, the bundled corpus. The val split is the leading whole documents that reach --val-tokens.
+"""
+
+import argparse
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from rust_data import _native
+from rust_data.progress import show
+from rust_data.sizes import format_count, parse_count
+
+SAMPLES = {"sample:edu": Path(__file__).parent / "assets" / "sample_edu.parquet"}
+
+
+def tokenize(
+    inputs: list[str],
+    out: str | Path,
+    *,
+    column: str = "text",
+    shard_tokens: int = 100_000_000,
+    val_tokens: int = 0,
+    threads: int | None = None,
+    part: tuple[int, int] = (0, 1),
+    on_error: str = "stop",
+    memory: int = 1_000_000_000,
+    resume: bool = False,
+    quiet: bool = True,
+) -> dict[str, Any]:
+    """Tokenizes `inputs` into shards under `out` and returns the manifest.
+
+    Args:
+        inputs: Files, folders, globs, or `sample:edu`; read in the order given.
+        out: Directory for the shards; must not hold a corpus yet unless `resume`.
+        column: Column or field that holds the text.
+        shard_tokens: Tokens in each shard but the last of a split, below 2**31.
+        val_tokens: The leading whole documents that reach this many tokens are the val split.
+        threads: Default: the CPUs this process may use.
+        part: (i, n): do the i-th of n disjoint parts.
+        on_error: "stop" at the first row without usable text, or "skip" and count it.
+        memory: Bytes that the run may take, roughly; at least 64 MB and 48 MB a thread.
+        resume: Go on with a run that was killed; the shards come out the same.
+        quiet: No progress on standard error.
+
+    Raises:
+        ValueError: for unusable settings, files and rows; the text names which.
+        OSError: if a file cannot be read or written.
+        KeyboardInterrupt: if interrupted; the run can be resumed.
+    """
+    if on_error not in ("stop", "skip"):
+        raise ValueError(f"on_error={on_error!r}: must be 'stop' or 'skip'")
+    job = _native.TokenizeJob(
+        [str(SAMPLES.get(str(name), name)) for name in inputs],
+        Path(out),
+        column=column,
+        shard_tokens=shard_tokens,
+        val_tokens=val_tokens,
+        threads=threads if threads is not None else len(os.sched_getaffinity(0)),
+        part=part,
+        skip_errors=on_error == "skip",
+        memory=memory,
+        resume=resume,
+    )
+    return json.loads(_run(job, quiet))
+
+
+def _run(job: Any, quiet: bool) -> str:
+    """Runs the job on a thread of its own, so that this one can report and be interrupted."""
+    outcome: list[str | BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(job.run())
+        except BaseException as error:
+            outcome.append(error)
+
+    worker = threading.Thread(target=work, name="tokenize")
+    worker.start()
+    try:
+        show(job.progress, worker, sys.stderr if not quiet else None)
+    finally:
+        job.cancel()
+        worker.join()
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
+
+
+def _part(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected i/n with 0 <= i < n, such as 0/4")
+    return int(index), int(count)
+
+
+def _count(text: str) -> int:
+    try:
+        return parse_count(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def parse_args(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m rust_data.tokenize", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("inputs", nargs="+", metavar="INPUT", help="file, folder, glob or sample:edu")
+    add("--out", required=True, type=Path, metavar="DIR", help="where the shards go")
+    add("--column", default="text", help="column or field with the text (default: text)")
+    add("--shard-tokens", type=_count, default=100_000_000, metavar="N", help="tokens a shard (default: 100M)")
+    add("--val-tokens", type=_count, default=10_000_000, metavar="N", help="tokens of the val split (default: 10M)")
+    add("--threads", type=int, metavar="N", help="default: the CPUs this process may use")
+    add("--part", type=_part, default=(0, 1), metavar="i/n", help="do the i-th of n disjoint parts, from 0")
+    add("--on-error", choices=("stop", "skip"), default="stop", help="rows without usable text (default: stop)")
+    add("--memory", type=_count, default=1_000_000_000, metavar="BYTES", help="memory to stay below (default: 1G)")
+    add("--resume", action="store_true", help="go on with a run that was killed")
+    add("--quiet", action="store_true", help="no progress")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = vars(parse_args(argv))
+    inputs, out = args.pop("inputs"), args.pop("out")
+    try:
+        manifest = tokenize(inputs, out, **args)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"interrupted; --resume goes on with {out}", file=sys.stderr)
+        return 130
+    for name, split in manifest["splits"].items():
+        shards, documents = len(split["shards"]), split["documents"]
+        print(f"{name}: {format_count(split['tokens'])} tokens, {documents} documents, {shards} shards in {out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
