@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from saf_titan.saf.compact import dense_pattern
-from saf_titan.saf.fit import FitMethod, fit_compact
+from saf_titan.saf.fit import FitMethod, compact_kl, fit_compact
 from tests.saf.patterns import causal_softmax, compact_parameters, masses, noisy_attention
 
 T = 128
@@ -105,6 +105,24 @@ def test_columns_and_lags_without_any_attention_stay_bounded() -> None:
     fit = fit_compact(*masses(p))
     assert fit.alpha_HT.abs().max() < 40
     assert fit.kl_H.item() < 0.02
+
+
+def test_distance_only() -> None:
+    shapes = list(compact_parameters(T))
+    p = noisy_attention(T, noise=0)
+    fit = fit_compact(*masses(p), columns=False)
+    assert fit.alpha_HT.abs().max() == 0
+    assert fit.kl_H[shapes.index("local")] < 1e-5
+    assert fit.kl_H[shapes.index("sink")] > 0.1
+    torch.testing.assert_close(fit.kl_H, row_kl(p, dense_pattern(fit.alpha_HT, fit.rho_HT)), rtol=1e-6, atol=1e-8)
+    ipf = fit_compact(*masses(p), columns=False, method="ipf")
+    assert (fit.kl_H - ipf.kl_H).max() < 1e-6
+
+
+def test_kl_of_any_pattern() -> None:
+    p = noisy_attention(T, noise=1)
+    alpha, rho = torch.randn(2, len(p), T, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(compact_kl(alpha, rho, *masses(p)), row_kl(p, dense_pattern(alpha, rho)))
 
 
 def test_impossible_masses_are_refused() -> None:
