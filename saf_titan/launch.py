@@ -63,4 +63,3 @@ def _explain(error: Exception) -> str:
             f"is intact: free some space, or set checkpoint.keep_latest_k, and start the same command again"
         )
     return str(error)
-

@@ -140,4 +140,3 @@ def _duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s"
-

@@ -18,6 +18,7 @@ from torchtitan.tools.logging import logger
 from saf_titan.circuits.groups import NO_DECAY, QK, ParameterGroup, parameter_groups
 from saf_titan.circuits.schedule import Schedule, constant
 
+
 class CircuitOptimizers(OptimizersContainer):
     """AdamW or SGD with the groups of :mod:`saf_titan.circuits.groups`.
 

@@ -17,6 +17,7 @@ from saf_titan.layers.qkv import SplitQKV
 from saf_titan.ops import StaticPattern, mixed_attention, prepare_pattern
 from saf_titan.saf.calibrate import CaptureFn
 
+
 class MixedAttention(Module):
     """Inner attention: scores and softmax for live heads, ``ops.static_mix`` for static ones.
 

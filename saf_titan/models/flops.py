@@ -18,9 +18,9 @@ def training_flops_per_token(model: nn.Module, seq_len: int) -> int:
 
     Embedding look-ups cost nothing; a tied output head is counted once, as the product it is.
     """
-    look_ups = {
-        id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)
-    } - {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
+    look_ups = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)} - {
+        id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)
+    }
     matrix_parameters = sum(
         parameter.numel() for parameter in model.parameters() if parameter.ndim >= 2 and id(parameter) not in look_ups
     )

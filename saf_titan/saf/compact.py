@@ -36,7 +36,7 @@ def marginals(alpha_HT: Tensor, rho_HT: Tensor) -> Marginals:
 
     c and d are the gradients of sum_i z[i] with respect to alpha and rho.
     """
-    H, T = alpha_HT.shape
+    T = alpha_HT.shape[1]
     alpha_max, rho_max = alpha_HT.amax(1, keepdim=True), rho_HT.amax(1, keepdim=True)
     v_HT, w_HT = (alpha_HT - alpha_max).exp(), (rho_HT - rho_max).exp()
     n = _fft_length(2 * T)

@@ -10,7 +10,7 @@ its optimum has the masses of Pbar). KL = neg_entropy + f, exactly: the mean att
 Before fitting, Pbar is mixed with a trace of uniform attention. It bounds the ranges of alpha and rho where a key or
 a lag never received attention, and is worth less than 1e-4 nat; the reported KL is to the unmixed Pbar.
 
-Legend: H heads, T time (query i, key j, lag k = i - j).
+Legend: H heads, T time (query i, key j, lag k = i - j), X = 2 T coordinates.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from saf_titan.saf import lbfgs
 from saf_titan.saf.compact import Marginals, fix_gauge, marginals, uniform_masses
 
 FitMethod = Literal["lbfgs", "ipf", "adam400"]
 _SMOOTHING = 1e-6
-_HISTORY = 12
-_MAX_HALVINGS = 20
 _IPF_ROUNDS = 10
 
 
@@ -39,8 +38,8 @@ class CompactFit:
     kl_H: Tensor
     """mean_i KL(Pbar[i] || P[i]), nats a row, >= 0 up to rounding."""
     residual_H: Tensor
-    """Share of attention on the wrong column or lag: (|c - c_fit|_1 + |d - d_fit|_1) / (4 T), in [0, 1]; 0 at the
-    optimum (up to the smoothing)."""
+    """Share of attention on the wrong column or lag, half of |c - c_fit|_1 / T and of |d - d_fit|_1 / T, averaged;
+    in [0, 1], 0 at the optimum (up to the smoothing). Of the lags alone for a fit without columns."""
     iterations: int
 
 
@@ -50,6 +49,7 @@ def fit_compact(
     neg_entropy_H: Tensor,
     *,
     method: FitMethod = "lbfgs",
+    columns: bool = True,
     tol: float = 1e-5,
     max_iterations: int = 300,
 ) -> CompactFit:
@@ -59,25 +59,28 @@ def fit_compact(
         column_mass_HT, diagonal_mass_HT, neg_entropy_H: as in AttentionStats.
         method: "lbfgs" (preconditioned, the default), "ipf" (iterative proportional fitting: slower, monotone), or
             "adam400" (the published recipe: Adam, rate 0.05, 400 steps, no convergence test), for comparison.
+        columns: False keeps alpha = 0: the best pattern that depends on the distance alone.
         tol: lbfgs and ipf stop once no head's `residual_H` exceeds it.
         max_iterations: lbfgs and ipf stop after as many in any case; look at `residual_H`.
 
-    A head's fit does not depend on the heads beside it (adam400's does, as published). Raises ValueError on masses that are not
-    finite, negative, or do not sum to T.
+    A head's fit does not depend on the heads beside it (adam400's does, as published).
+    Raises ValueError on masses that are not finite, negative, or do not sum to T.
     """
     c_HT, d_HT = column_mass_HT.double(), diagonal_mass_HT.double()
     _check_masses(c_HT, d_HT)
     T = c_HT.shape[1]
     uniform_T = uniform_masses(T).to(c_HT.device)
-    smooth_c_HT, smooth_d_HT = ((1 - _SMOOTHING) * mass + _SMOOTHING * uniform_T for mass in (c_HT, d_HT))
-    # the best pattern without alpha if columns did not matter; the published start
-    alpha_HT, rho_HT = torch.zeros_like(c_HT), (smooth_d_HT / torch.arange(T, 0, -1, device=c_HT.device)).log()
+    smooth_c_HT, smooth_d_HT = ((1 - _SMOOTHING) * mass_HT + _SMOOTHING * uniform_T for mass_HT in (c_HT, d_HT))
+    smooth = _Target(smooth_c_HT, smooth_d_HT, columns)
+    # the best pattern without alpha if rows did not end; the published start
+    start_rho_HT = (smooth.d_HT / torch.arange(T, 0, -1, device=c_HT.device)).log()
+    start = torch.zeros_like(c_HT), start_rho_HT
     if method == "lbfgs":
-        alpha_HT, rho_HT, iterations = _lbfgs(alpha_HT, rho_HT, smooth_c_HT, smooth_d_HT, tol, max_iterations)
+        alpha_HT, rho_HT, iterations = _lbfgs(smooth, *start, tol, max_iterations)
     elif method == "ipf":
-        alpha_HT, rho_HT, iterations = _ipf(alpha_HT, rho_HT, smooth_c_HT, smooth_d_HT, tol, max_iterations)
+        alpha_HT, rho_HT, iterations = _ipf(smooth, *start, tol, max_iterations)
     elif method == "adam400":
-        alpha_HT, rho_HT, iterations = _adam(alpha_HT, rho_HT, smooth_c_HT, smooth_d_HT)
+        alpha_HT, rho_HT, iterations = _adam(smooth, *start)
     else:
         raise ValueError(f"unknown fit method {method!r}: choose lbfgs, ipf or adam400")
     alpha_HT, rho_HT = fix_gauge(alpha_HT, rho_HT)
@@ -85,153 +88,83 @@ def fit_compact(
     return CompactFit(
         alpha_HT,
         rho_HT,
-        kl_H=(neg_entropy_H.double() + _objective(fitted, alpha_HT, rho_HT, c_HT, d_HT)) / T,
-        residual_H=_residual(fitted, c_HT, d_HT),
+        kl_H=compact_kl(alpha_HT, rho_HT, c_HT, d_HT, neg_entropy_H),
+        residual_H=_Target(c_HT, d_HT, columns).residual(fitted),
         iterations=iterations,
     )
 
 
-def _objective(m: Marginals, alpha_HT: Tensor, rho_HT: Tensor, c_HT: Tensor, d_HT: Tensor) -> Tensor:
-    return m.log_z_HT.sum(1) - (c_HT * alpha_HT).sum(1) - (d_HT * rho_HT).sum(1)
+def compact_kl(
+    alpha_HT: Tensor, rho_HT: Tensor, column_mass_HT: Tensor, diagonal_mass_HT: Tensor, neg_entropy_H: Tensor
+) -> Tensor:
+    """mean_i KL(Pbar[i] || P[i]) of any compact pattern, nats a row, float64 (H,), from the statistics of Pbar."""
+    alpha_HT, rho_HT = alpha_HT.double(), rho_HT.double()
+    target = _Target(column_mass_HT.double(), diagonal_mass_HT.double(), columns=True)
+    return (neg_entropy_H.double() + target.objective(marginals(alpha_HT, rho_HT), alpha_HT, rho_HT)) / alpha_HT.shape[
+        1
+    ]
 
 
-def _residual(m: Marginals, c_HT: Tensor, d_HT: Tensor) -> Tensor:
-    T = c_HT.shape[1]
-    return ((m.column_mass_HT - c_HT).abs().sum(1) + (m.diagonal_mass_HT - d_HT).abs().sum(1)) / (4 * T)
+@dataclass(frozen=True)
+class _Target:
+    """The masses to be met."""
+
+    c_HT: Tensor
+    d_HT: Tensor
+    columns: bool
+
+    def __getitem__(self, heads: Tensor) -> _Target:
+        return _Target(self.c_HT[heads], self.d_HT[heads], self.columns)
+
+    def objective(self, m: Marginals, alpha_HT: Tensor, rho_HT: Tensor) -> Tensor:
+        return m.log_z_HT.sum(1) - (self.c_HT * alpha_HT).sum(1) - (self.d_HT * rho_HT).sum(1)
+
+    def gradient(self, m: Marginals) -> tuple[Tensor, Tensor]:
+        """With respect to alpha and rho, (H, T) each."""
+        by_alpha_HT = m.column_mass_HT - self.c_HT
+        return by_alpha_HT if self.columns else torch.zeros_like(by_alpha_HT), m.diagonal_mass_HT - self.d_HT
+
+    def residual(self, m: Marginals) -> Tensor:
+        by_alpha_HT, by_rho_HT = self.gradient(m)
+        total_H = by_alpha_HT.abs().sum(1) + by_rho_HT.abs().sum(1)
+        return total_H / ((4 if self.columns else 2) * self.c_HT.shape[1])
 
 
 def _lbfgs(
-    alpha_HT: Tensor, rho_HT: Tensor, c_HT: Tensor, d_HT: Tensor, tol: float, max_iterations: int
+    target: _Target, alpha_HT: Tensor, rho_HT: Tensor, tol: float, max_iterations: int
 ) -> tuple[Tensor, Tensor, int]:
-    """L-BFGS on all heads at once, each with its own step length; converged heads are set aside.
+    """L-BFGS in coordinates scaled by the square root of their mass, the order of the Hessian's diagonal.
 
-    Coordinates are scaled by the square root of their mass, the order of the Hessian's diagonal near the optimum:
-    without it the rare lags of a head converge thousands of times slower than the common ones. A few rounds of
-    proportional fitting come first, because far from the optimum that scale is wrong by orders of magnitude.
+    Without the scale the rare lags of a head converge thousands of times slower than the common ones. A few rounds of
+    proportional fitting come first, because far from the optimum the scale is wrong by orders of magnitude.
     """
-    alpha_HT, rho_HT, _ = _ipf(alpha_HT, rho_HT, c_HT, d_HT, tol, min(_IPF_ROUNDS, max_iterations))
-    result_HX = torch.cat([alpha_HT, rho_HT], dim=1)
-    problem = _ScaledProblem(c_HT, d_HT)
-    index_H = torch.arange(len(c_HT), device=c_HT.device)
-    point = problem.evaluate(result_HX * problem.scale_HX)
-    history: list[_Pair] = []
-    iteration = 0
-    while True:
-        active_H = point.residual_H > tol
-        # converged heads stand still; they are only carried along until they are half of the work
-        if iteration == max_iterations or active_H.sum() <= len(index_H) // 2:
-            result_HX[index_H] = point.x_HX / problem.scale_HX
-            if iteration == max_iterations or not active_H.any():
-                alpha_HT, rho_HT = result_HX.tensor_split(2, dim=1)
-                return alpha_HT, rho_HT, iteration
-            index_H, problem, point = index_H[active_H], problem.select(active_H), point.select(active_H)
-            history = [pair.select(active_H) for pair in history]
-            active_H = active_H[active_H]
-        iteration += 1
-        new = _line_search(problem, point, -_inverse_hessian(point.gradient_HX, history), active_H)
-        s_HX, y_HX = new.x_HX - point.x_HX, new.gradient_HX - point.gradient_HX
-        history = [*history[-_HISTORY + 1 :], _Pair(s_HX, y_HX, (s_HX * y_HX).sum(1, keepdim=True))]
-        point = new
+    alpha_HT, rho_HT, _ = _ipf(target, alpha_HT, rho_HT, tol, min(_IPF_ROUNDS, max_iterations))
+    scale_HX = torch.cat([target.c_HT, target.d_HT], dim=1).sqrt()
 
+    def evaluate(x_NX: Tensor, heads_N: Tensor) -> lbfgs.Point:
+        part, scale_NX = target[heads_N], scale_HX[heads_N]
+        alpha_NT, rho_NT = (x_NX / scale_NX).tensor_split(2, dim=1)
+        m = marginals(alpha_NT, rho_NT)
+        gradient_NX = torch.cat(part.gradient(m), dim=1) / scale_NX
+        return lbfgs.Point(x_NX, part.objective(m, alpha_NT, rho_NT), gradient_NX, part.residual(m))
 
-@dataclass(frozen=True)
-class _Point:
-    """Where each head's search stands, X = 2 T scaled coordinates."""
-
-    x_HX: Tensor
-    gradient_HX: Tensor
-    value_H: Tensor
-    residual_H: Tensor
-
-    def select(self, heads: Tensor) -> _Point:
-        return _Point(self.x_HX[heads], self.gradient_HX[heads], self.value_H[heads], self.residual_H[heads])
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """A step, the change of the gradient along it, and their product."""
-
-    s_HX: Tensor
-    y_HX: Tensor
-    curvature_H1: Tensor
-
-    def select(self, heads: Tensor) -> _Pair:
-        return _Pair(self.s_HX[heads], self.y_HX[heads], self.curvature_H1[heads])
-
-
-class _ScaledProblem:
-    def __init__(self, c_HT: Tensor, d_HT: Tensor) -> None:
-        self.c_HT, self.d_HT = c_HT, d_HT
-        self.scale_HX = torch.cat([c_HT, d_HT], dim=1).sqrt()
-
-    def select(self, heads: Tensor) -> _ScaledProblem:
-        return _ScaledProblem(self.c_HT[heads], self.d_HT[heads])
-
-    def evaluate(self, x_HX: Tensor) -> _Point:
-        c_HT, d_HT = self.c_HT, self.d_HT
-        alpha_HT, rho_HT = (x_HX / self.scale_HX).tensor_split(2, dim=1)
-        m = marginals(alpha_HT, rho_HT)
-        gradient_HX = torch.cat([m.column_mass_HT - c_HT, m.diagonal_mass_HT - d_HT], dim=1) / self.scale_HX
-        return _Point(x_HX, gradient_HX, _objective(m, alpha_HT, rho_HT, c_HT, d_HT), _residual(m, c_HT, d_HT))
-
-
-def _inverse_hessian(gradient_HX: Tensor, history: list[_Pair]) -> Tensor:
-    """The two-loop recursion of L-BFGS; a pair without curvature (a head that did not move) is skipped."""
-    direction_HX = gradient_HX.clone()
-    weights = []
-    for pair in reversed(history):
-        weight_H1 = _ratio((pair.s_HX * direction_HX).sum(1, keepdim=True), pair.curvature_H1)
-        direction_HX -= weight_H1 * pair.y_HX
-        weights.append(weight_H1)
-    # 1/2: alpha and rho each explain a mass on their own, together they would overshoot by two
-    initial_H1 = torch.full_like(gradient_HX[:, :1], 0.5)
-    for pair in history:
-        secant_H1 = _ratio(pair.curvature_H1, pair.y_HX.square().sum(1, keepdim=True))
-        initial_H1 = torch.where(secant_H1 > 0, secant_H1, initial_H1)
-    direction_HX *= initial_H1
-    for pair, weight_H1 in zip(history, reversed(weights), strict=True):
-        beta_H1 = _ratio((pair.y_HX * direction_HX).sum(1, keepdim=True), pair.curvature_H1)
-        direction_HX += (weight_H1 - beta_H1) * pair.s_HX
-    return direction_HX
-
-
-def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """numerator / denominator, 0 where the denominator is not positive."""
-    return torch.where(denominator > 0, numerator / denominator, 0.0)
-
-
-def _line_search(problem: _ScaledProblem, point: _Point, step_HX: Tensor, active_H: Tensor) -> _Point:
-    """Halve each active head's step until its objective falls enough; a head that finds none stays where it is."""
-    slope_H = (point.gradient_HX * step_HX).sum(1)
-    pending_H = active_H & (slope_H < 0)
-    length_H1 = torch.ones_like(slope_H).unsqueeze(1)
-    best = point
-    for _ in range(_MAX_HALVINGS):
-        new = problem.evaluate(point.x_HX + length_H1 * step_HX)
-        accepted_H = pending_H & (new.value_H <= point.value_H + 1e-4 * length_H1[:, 0] * slope_H)
-        best = _Point(
-            torch.where(accepted_H[:, None], new.x_HX, best.x_HX),
-            torch.where(accepted_H[:, None], new.gradient_HX, best.gradient_HX),
-            torch.where(accepted_H, new.value_H, best.value_H),
-            torch.where(accepted_H, new.residual_H, best.residual_H),
-        )
-        pending_H = pending_H & ~accepted_H
-        if not pending_H.any():
-            break
-        length_H1 = torch.where(pending_H[:, None], length_H1 / 2, length_H1)
-    return best
+    x_HX = torch.cat([alpha_HT, rho_HT], dim=1) * scale_HX
+    x_HX, iterations = lbfgs.minimize(evaluate, x_HX, tol=tol, max_iterations=max_iterations)
+    alpha_HT, rho_HT = (x_HX / scale_HX).tensor_split(2, dim=1)
+    return alpha_HT, rho_HT, iterations
 
 
 def _ipf(
-    alpha_HT: Tensor, rho_HT: Tensor, c_HT: Tensor, d_HT: Tensor, tol: float, max_iterations: int
+    target: _Target, alpha_HT: Tensor, rho_HT: Tensor, tol: float, max_iterations: int
 ) -> tuple[Tensor, Tensor, int]:
     """Match the columns, then the diagonals, in turn, until a head has converged."""
     iteration, m = 0, marginals(alpha_HT, rho_HT)
-    while iteration < max_iterations and (active_H := _residual(m, c_HT, d_HT) > tol).any():
+    while iteration < max_iterations and (active_H := target.residual(m) > tol).any():
         iteration += 1
-        alpha_HT = alpha_HT + _log_ratio(c_HT, m.column_mass_HT, active_H)
-        m = marginals(alpha_HT, rho_HT)
-        rho_HT = rho_HT + _log_ratio(d_HT, m.diagonal_mass_HT, active_H)
+        if target.columns:
+            alpha_HT = alpha_HT + _log_ratio(target.c_HT, m.column_mass_HT, active_H)
+            m = marginals(alpha_HT, rho_HT)
+        rho_HT = rho_HT + _log_ratio(target.d_HT, m.diagonal_mass_HT, active_H)
         m = marginals(alpha_HT, rho_HT)
     return alpha_HT, rho_HT, iteration
 
@@ -241,15 +174,13 @@ def _log_ratio(mass_HT: Tensor, fitted_HT: Tensor, active_H: Tensor) -> Tensor:
     return torch.where(active_H[:, None], ratio_HT.log(), 0.0)
 
 
-def _adam(alpha_HT: Tensor, rho_HT: Tensor, c_HT: Tensor, d_HT: Tensor) -> tuple[Tensor, Tensor, int]:
+def _adam(target: _Target, alpha_HT: Tensor, rho_HT: Tensor) -> tuple[Tensor, Tensor, int]:
     """The published recipe: mean loss over heads and rows, Adam with its default betas and eps."""
     steps = 400
     alpha_HT, rho_HT = alpha_HT.clone(), rho_HT.clone()
     optimizer = torch.optim.Adam([alpha_HT, rho_HT], lr=0.05)
     for _ in range(steps):
-        m = marginals(alpha_HT, rho_HT)
-        alpha_HT.grad = (m.column_mass_HT - c_HT) / c_HT.numel()
-        rho_HT.grad = (m.diagonal_mass_HT - d_HT) / d_HT.numel()
+        alpha_HT.grad, rho_HT.grad = (part / part.numel() for part in target.gradient(marginals(alpha_HT, rho_HT)))
         optimizer.step()
     return alpha_HT, rho_HT, steps
 

@@ -71,9 +71,7 @@ def train(folder: Path, *overrides: str, ranks: int = 2, config: Path = TINY, st
     return Run(folder=folder, status=finished.returncode, output=finished.stdout)
 
 
-def interrupt(
-    folder: Path, *overrides: str, ranks: int, at: str, by: signal.Signals, whole_group: bool = False
-) -> Run:
+def interrupt(folder: Path, *overrides: str, ranks: int, at: str, by: signal.Signals, whole_group: bool = False) -> Run:
     """Start a run, send a signal when ``at`` appears in its output, and wait for its end.
 
     Args:

@@ -57,9 +57,7 @@ def test_a_single_process_stops_with_status_zero(tmp_path: Path, corpus_override
     assert TRACEBACK not in output
 
 
-def test_kill_9_loses_only_steps_after_the_last_checkpoint(
-    tmp_path: Path, corpus_overrides: tuple[str, ...]
-) -> None:
+def test_kill_9_loses_only_steps_after_the_last_checkpoint(tmp_path: Path, corpus_overrides: tuple[str, ...]) -> None:
     options = (*corpus_overrides, *LONG)
     killed = interrupt(tmp_path, *options, ranks=2, at="step 9/", by=signal.SIGKILL, whole_group=True)
     before, newest = killed.losses(), newest_step(tmp_path)

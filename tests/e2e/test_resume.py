@@ -40,9 +40,7 @@ def test_the_freeze_happens_once_with_validation_around_it(whole: Run) -> None:
 
 
 @pytest.mark.parametrize("step", [2, 4, 6], ids=["before", "at", "after"])
-def test_resume_is_bit_identical(
-    whole: Run, tmp_path: Path, corpus_overrides: tuple[str, ...], step: int
-) -> None:
+def test_resume_is_bit_identical(whole: Run, tmp_path: Path, corpus_overrides: tuple[str, ...], step: int) -> None:
     resumed = resume(whole, tmp_path, step, *corpus_overrides)
     expected = {at: loss for at, loss in whole.losses().items() if at > step}
     assert resumed.losses() == expected

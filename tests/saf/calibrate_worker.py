@@ -1,32 +1,32 @@
-"""Run by torchrun in test_calibrate.py: calibrate the fake model on this rank's share, rank 0 saves the result."""
+"""Run by torchrun in test_calibrate.py: calibrate the fake model on this rank's share of the sequences."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import torch.distributed as dist
 
 from saf_titan.saf.calibrate import calibrate
-from tests.saf.fake_model import FakeAttention, FakeModel, sequences
+from tests.saf.fake_model import sequences, uneven_model
 
 
-def main(out: str, num_sequences: int, batch_size: int, nan_layer: int) -> None:
+def main(out: Path) -> None:
     dist.init_process_group("gloo")
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    # one static layer and uneven live heads, so that ranks own different numbers of heads
-    model = FakeModel([FakeAttention(0), FakeAttention(1, live=()), FakeAttention(2, live=(0, 1, 3), num_key_heads=2)])
-    if nan_layer >= 0 and rank == 0:
-        model.attentions[nan_layer].q_VHD[:, 3] = float("nan")
-    mine = sequences(num_sequences).tensor_split(world_size)[rank]
-    try:
+    rank = dist.get_rank()
+    mine = sequences(6).tensor_split(dist.get_world_size())[rank]
+    model = uneven_model()
+    for batch_size in (2, 6):
         calibration = calibrate(model.attentions, mine.split(batch_size), model, source="fake")
+        calibration.save(out / f"batch{batch_size}.rank{rank}")
+    if rank == 0:
+        model.attentions[2].q_VHD[:, 3] = float("nan")
+    try:
+        calibrate(model.attentions, mine.split(2), model)
     except ValueError as error:
-        print(f"rank {rank}: {error}", flush=True)
-        raise SystemExit(3) from error
-    finally:
-        dist.destroy_process_group()
-    calibration.save(f"{out}.{rank}")
+        (out / f"error.rank{rank}").write_text(str(error))
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:]))
+    main(Path(sys.argv[1]))

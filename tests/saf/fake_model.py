@@ -48,3 +48,8 @@ class FakeModel:
 
 def sequences(num: int) -> Tensor:
     return torch.randint(100, (num, SEQ_LEN), generator=torch.Generator().manual_seed(0))
+
+
+def uneven_model() -> FakeModel:
+    """One static layer and uneven live heads, so that ranks own different numbers of heads."""
+    return FakeModel([FakeAttention(0), FakeAttention(1, live=()), FakeAttention(2, live=(0, 1, 3), num_key_heads=2)])
