@@ -8,6 +8,9 @@ import pytest
 
 from tests.e2e.runs import Run, train
 
+# an early end that leaves the learning-rate schedule as it is
+SCHEDULE = ("--lr_scheduler.total_steps", "8")
+
 pytestmark = pytest.mark.distributed
 
 
@@ -55,6 +58,22 @@ def test_learned_positions_sgd_and_a_qk_ratio(tmp_path: Path, corpus_overrides: 
     for row in run.kind("train"):
         assert row["lr/qk"] == pytest.approx(4 * row["lr/ov"])
     assert [row["static_heads"] for row in run.kind("train")][-1] == 2
+
+
+def test_async_checkpoints_tensorboard_and_profiler(
+    plain: Run, tmp_path: Path, corpus_overrides: tuple[str, ...]
+) -> None:
+    options = (
+        *("--checkpoint.async_mode", "async", "--metrics.enable_tensorboard", "true"),
+        *("--profiler.enable_profiling", "true", "--profiler.profile_freq", "4"),
+    )
+    first = train(tmp_path, *corpus_overrides, *options, "--training.steps", "5", *SCHEDULE, ranks=2)
+    assert max(first.losses()) == 5
+    run = train(tmp_path, *corpus_overrides, *options, ranks=2)
+    assert run.kind("resume")[0]["step"] == 5
+    assert_same_run(run, plain, tolerance=0.0)
+    assert list(tmp_path.glob("tb/*/events.out.tfevents.*"))
+    assert list(tmp_path.glob("profiling/traces/*/rank0_trace.json.gz"))
 
 
 def test_tensor_parallelism_is_refused_with_the_reason(tmp_path: Path, corpus_overrides: tuple[str, ...]) -> None:
