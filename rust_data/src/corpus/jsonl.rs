@@ -73,7 +73,8 @@ impl JsonLines {
         }
         let line = std::str::from_utf8(&self.line).map_err(|e| format!("invalid UTF-8 at byte {}", e.valid_up_to()))?;
         let mut deserializer = serde_json::Deserializer::from_str(line);
-        let field = Field(&self.column).deserialize(&mut deserializer).and_then(|text| deserializer.end().map(|()| text));
+        let field =
+            Field(&self.column).deserialize(&mut deserializer).and_then(|text| deserializer.end().map(|()| text));
         match field.map_err(|error| format!("bad JSON: {error}"))? {
             Some(bytes) => Ok(replace_surrogates(bytes)),
             None => Err(format!("field {:?} is missing or null", self.column)),
