@@ -1,0 +1,117 @@
+"""The sections of this plugin: model, data, circuits, the freeze, the report.
+
+The string under a field is its documentation: `--help` prints it.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from saf_titan.config.ranges import FRACTION, NOT_NEGATIVE, POSITIVE, Range
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSection:
+    """The decoder."""
+
+    family: Literal["gpt", "llama3"] = "gpt"
+    """gpt: ours, with separate wq, wk, wv, wo. llama3: torchtitan's own flavors, as they are."""
+    flavor: str = "124m"
+    """Size. gpt: debug, 124m, 1b. llama3: debugmodel, 1B, 3B, 8B, 70B, 405B."""
+    position: Literal["rope", "learned"] = "rope"
+    """gpt: rotary or learned absolute positions."""
+    vocab_size: Annotated[int, POSITIVE] = 50304
+    """Rows of the embedding; at least the vocabulary of the shards (GPT-2: 50257, padded here to a multiple of 128)."""
+    num_layers: Annotated[int, NOT_NEGATIVE] = 0
+    """gpt: layers. 0: the flavor's."""
+    num_heads: Annotated[int, NOT_NEGATIVE] = 0
+    """gpt: attention heads of a layer. 0: the flavor's."""
+    dim: Annotated[int, NOT_NEGATIVE] = 0
+    """gpt: width of the residual stream. 0: the flavor's."""
+    rope_theta: Annotated[float, Range(above=1)] = 10000.0
+    """gpt with rope: base of the rotation frequencies."""
+    init_std: Annotated[float, Range(above=0)] = 0.02
+    """gpt: standard deviation of the initial weights; output projections get it divided by sqrt(2 num_layers)."""
+    norm_eps: Annotated[float, Range(above=0)] = 1e-5
+    """gpt: added to the variance in LayerNorm."""
+    attention_backend: Literal["auto", "naive", "cpu", "split", "fused"] = "auto"
+    """Attention of layers with static heads. auto: the fastest that runs here. A named one must run here."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSection:
+    """Token shards, as written by rust_data.tokenize."""
+
+    path: str = "data/fineweb_edu"
+    """Folder that holds manifest.json; a relative path counts from the working directory."""
+    seed: Annotated[int, NOT_NEGATIVE] = 1337
+    """Seed of the order of the training windows."""
+    shuffle: bool = True
+    """Visit the windows of an epoch in a seeded random order, each once. false: in the order of the corpus."""
+    verify: bool = False
+    """Compare every shard with its digest before the first step; reads all data once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CircuitsSection:
+    """Learning rate of the QK circuit (wq, wk) relative to every other parameter."""
+
+    qk_lr_ratio: Annotated[float, Range(above=0)] = 1.0
+    """Factor on the learning rate of wq and wk. linear, hold_then_ramp: the factor at the start."""
+    qk_lr_schedule: Literal["constant", "linear", "hold_then_ramp"] = "constant"
+    """constant: qk_lr_ratio. linear: to qk_lr_ratio_end in qk_lr_ramp_steps. hold_then_ramp: after qk_lr_hold_steps."""
+    qk_lr_ratio_end: Annotated[float, Range(above=0)] = 1.0
+    """linear, hold_then_ramp: the factor from the end of the ramp on."""
+    qk_lr_hold_steps: Annotated[int, NOT_NEGATIVE] = 0
+    """hold_then_ramp: steps before the ramp."""
+    qk_lr_ramp_steps: Annotated[int, NOT_NEGATIVE] = 0
+    """linear, hold_then_ramp: steps of the ramp."""
+    layers: tuple[int, ...] = ()
+    """[first, last], both counted from 0 and included: the layers the factor applies to. []: all."""
+    scale_weight_decay: bool = False
+    """true: the decay of wq and wk per step grows with the factor, as in plain AdamW. false: it stays the same."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SafSection:
+    """Selective attention freezing: at one step, the steadiest heads become static."""
+
+    enable: bool = False
+    """Freeze heads in the course of this run."""
+    step: Annotated[int, NOT_NEGATIVE] = 0
+    """Optimizer steps before the freeze. 0: see fraction."""
+    fraction: Annotated[float, Range(above=0, below=1)] = 0.5
+    """The same as a share of training.steps, rounded down. Give step or fraction, not both."""
+    rate: Annotated[float, FRACTION] = 0.25
+    """Share of all heads that become static."""
+    selector: Literal["variance", "kl"] = "variance"
+    """Score of a head's attention over sequences, lowest first. variance: around its mean. kl: divergence from it."""
+    content: Literal["mean"] = "mean"
+    """Pattern of a static head. mean: the compact fit to its mean attention."""
+    calibration_sequences: Annotated[int, Range(low=2)] = 32
+    """Held-out sequences the statistics are taken from."""
+    calibration_batch_size: Annotated[int, NOT_NEGATIVE] = 0
+    """Sequences a rank calibrates at once. 0: training.local_batch_size."""
+    calibration_seed: Annotated[int, NOT_NEGATIVE] = 1337
+    """Seed of the choice of calibration sequences."""
+    max_fit_kl: Annotated[float, Range(above=0)] = 0.2
+    """A head whose pattern fits its mean worse than this (nats per row) stays live; the next in line is taken."""
+    rounding: Literal["round", "floor"] = "round"
+    """How rate times the number of heads becomes a count."""
+    max_per_layer: Annotated[int, NOT_NEGATIVE] = 0
+    """Static heads allowed in one layer. 0: no limit."""
+    exclude_layers: tuple[int, ...] = ()
+    """Layers, counted from 0, that keep all heads live."""
+    on_shortfall: Literal["error", "warn"] = "error"
+    """What to do when too few heads can be frozen."""
+    timeout_seconds: Annotated[int, POSITIVE] = 7200
+    """Limit of a collective while the freeze is under way."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportSection:
+    """report.html in dump_folder."""
+
+    enable: bool = True
+    """Write the report at the end of the run."""
+    heads: Annotated[int, NOT_NEGATIVE] = 8
+    """Static heads whose patterns are drawn."""

@@ -1,0 +1,146 @@
+"""Causal self-attention in which some heads are static: fixed patterns in place of queries and keys.
+
+Shapes: B batch, T time, C model width, H heads, U live heads, S static heads, D head width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torchtitan.models.common.attention import AttentionMasksType, GQAttention
+from torchtitan.protocols.module import Module
+
+from saf_titan.layers.qkv import SplitQKV
+from saf_titan.ops import StaticPattern, mixed_attention, prepare_pattern
+from saf_titan.saf.calibrate import CaptureFn
+
+
+class MixedAttention(Module):
+    """Inner attention: scores and softmax for live heads, ``ops.static_mix`` for static ones.
+
+    Patterns and head numbers are buffers, so that a freeze changes no graph guard but shapes; they are not persistent:
+    the plan in the checkpoint, not the module, is their record.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Module.Config):
+        num_heads: int
+        backend: str = "auto"
+
+    live_heads_U: Tensor
+    static_heads_S: Tensor
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.backend = config.backend
+        self.static_heads: tuple[int, ...] = ()
+        self.register_buffer("live_heads_U", torch.empty(config.num_heads, dtype=torch.int64), persistent=False)
+        self.register_buffer("static_heads_S", torch.empty(0, dtype=torch.int64), persistent=False)
+
+    @property
+    def live_heads(self) -> tuple[int, ...]:
+        return tuple(head for head in range(self.num_heads) if head not in self.static_heads)
+
+    def set_static(self, static_heads: tuple[int, ...], pattern: StaticPattern) -> None:
+        """Mix ``static_heads`` (ascending) with ``pattern`` from now on."""
+        self.static_heads = static_heads
+        device = pattern.alpha_HT.device
+        self.live_heads_U = torch.tensor(self.live_heads, dtype=torch.int64, device=device)
+        self.static_heads_S = torch.tensor(static_heads, dtype=torch.int64, device=device)
+        for name, tensor in pattern._asdict().items():
+            self.register_buffer(f"pattern_{name}", tensor, persistent=False)
+
+    def _init_self_buffers(self, *, buffer_device: torch.device | None = None) -> None:
+        # the model is built on the meta device and materialised empty
+        self.live_heads_U = torch.arange(self.num_heads, device=buffer_device or self.live_heads_U.device)
+
+    def forward(
+        self, q_BTUD: Tensor | None, k_BTUD: Tensor | None, v_BTHD: Tensor, *, scale: float | None = None
+    ) -> Tensor:
+        """Returns y [B, T, H, D] with heads in their natural order."""
+        pattern = None
+        if self.static_heads:
+            pattern = StaticPattern(*(getattr(self, f"pattern_{name}") for name in StaticPattern._fields))
+        return mixed_attention(
+            q_BTUD,
+            k_BTUD,
+            v_BTHD,
+            live_heads=self.live_heads_U,
+            static_heads=self.static_heads_S,
+            pattern=pattern,
+            scale=scale,
+            backend=self.backend,
+        )
+
+
+class SAFAttention(GQAttention):
+    """Multi-head attention whose heads can be made static between optimizer steps.
+
+    ``capture``, when set, is called with the live queries and keys of every forward: calibration reads them there.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(GQAttention.Config):
+        pass
+
+    qkv_linear: SplitQKV
+    inner_attention: MixedAttention
+    capture: CaptureFn | None
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        self.capture = None
+        self._version = 0
+
+    @property
+    def num_heads(self) -> int:
+        return self.n_heads
+
+    @property
+    def live_heads(self) -> tuple[int, ...]:
+        return self.inner_attention.live_heads
+
+    @property
+    def static_heads(self) -> tuple[int, ...]:
+        return self.inner_attention.static_heads
+
+    def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None:
+        """Make exactly ``heads`` (ascending, unique) static.
+
+        Args:
+            heads: head numbers.
+            alpha_ST, rho_ST: fp32 [len(heads), T_fit], see :class:`saf_titan.ops.StaticPattern`.
+        """
+        assert list(heads) == sorted(set(heads)), heads
+        device = self.wo.weight.device
+        pattern = prepare_pattern(alpha_ST.to(device), rho_ST.to(device))
+        self.inner_attention.set_static(tuple(heads), pattern)
+        self.qkv_linear.keep_live(self.live_heads)
+        self._version += 1
+
+    def forward(
+        self, x_BLD: Tensor, attention_masks: AttentionMasksType | None, positions: Tensor | None = None
+    ) -> Tensor:
+        """x [B, T, C] -> [B, T, C]; the argument names are torchtitan's (L is time, D the model width)."""
+        if attention_masks is not None:
+            raise ValueError("SAFAttention is causal over the whole sequence; attention masks are not supported")
+        q_BTUD, k_BTUD, v_BTHD = self.qkv_linear(x_BLD)
+        if q_BTUD is not None:
+            if self.q_norm is not None and self.k_norm is not None:
+                q_BTUD, k_BTUD = self.q_norm(q_BTUD), self.k_norm(k_BTUD)
+            q_BTUD, k_BTUD = self.rope(q_BTUD, k_BTUD, positions)
+            if self.capture is not None:
+                self.capture(q_BTUD, k_BTUD, self.live_heads, self.scaling)
+        y_BTHD = self.inner_attention(q_BTUD, k_BTUD, v_BTHD, scale=self.scaling)
+        if y_BTHD.requires_grad and not torch.compiler.is_compiling():
+            y_BTHD.register_hook(partial(self._check_version, self._version))
+        return self.wo(y_BTHD.flatten(2))
+
+    def _check_version(self, version_at_forward: int, grad: Tensor) -> None:
+        # with activation checkpointing the recomputed forward would silently use the new heads (wrong gradients)
+        if version_at_forward != self._version:
+            raise RuntimeError("static heads changed between a forward and its backward; change them between steps")

@@ -1,0 +1,15 @@
+"""Pure functions on tensors: static mixing, mixed attention, attention statistics. No torchtitan, no model."""
+
+from saf_titan.ops.mixed_attention import mixed_attention, mixed_attention_naive
+from saf_titan.ops.pattern import StaticPattern, prepare_pattern
+from saf_titan.ops.static_mix import explain, static_mix, static_mix_naive
+
+__all__ = [
+    "StaticPattern",
+    "explain",
+    "mixed_attention",
+    "mixed_attention_naive",
+    "prepare_pattern",
+    "static_mix",
+    "static_mix_naive",
+]

@@ -1,0 +1,91 @@
+"""`mixed_attention`: one call for a layer with live and static heads.
+
+Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from saf_titan.ops.mixed_attention.heads import HeadNumbers, Heads, make_heads
+from saf_titan.ops.mixed_attention.naive import mixed_attention_naive
+from saf_titan.ops.mixed_attention.split import mixed_attention_split
+from saf_titan.ops.packing import check_packing
+from saf_titan.ops.pattern import StaticPattern
+
+BACKENDS = ("auto", "naive", "split")
+
+
+def mixed_attention(
+    q_BTUD: Tensor | None,
+    k_BTKD: Tensor | None,
+    v_BTKD: Tensor,
+    *,
+    live_heads: HeadNumbers,
+    static_heads: HeadNumbers,
+    pattern: StaticPattern | None,
+    cu_seqlens: Tensor | None = None,
+    scale: float | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Causal attention of a layer: live heads by softmax(scale q k^T), static heads by their fixed pattern.
+
+    q_BTUD: queries of the U live heads alone, in ascending order.
+    k_BTKD: keys of the kv heads that have a live head, or of all kv heads. q and k are None where nothing is live.
+    v_BTKD: values of all kv heads.
+    live_heads, static_heads: numbers of the query heads, ascending, together 0 .. H - 1; give int64 tensors (buffers)
+        inside a compiled module.
+    pattern: of the S static heads, in that order; None where nothing is static, then this is torch's causal attention.
+    cu_seqlens: int tensor (N + 1,), the bounds 0 .. T of N documents packed into a batch of one; nothing crosses them.
+    scale: of the scores, default D ** -0.5.
+    backend: "auto", "naive" (fp64 oracle) or "split" (torch's attention beside `static_mix`).
+
+    Returns (B, T, H, D) in natural head order, in the dtype of v; gradients to q, k and v.
+    Raises ValueError for shapes that do not fit together, and T > T_fit.
+    """
+    heads = make_heads(live_heads, static_heads, v_BTKD.device)
+    check_attention(q_BTUD, k_BTKD, v_BTKD, heads, pattern, cu_seqlens)
+    scale = v_BTKD.shape[-1] ** -0.5 if scale is None else scale
+    if backend not in BACKENDS:
+        raise ValueError(f"mixed attention has no backend {backend!r}; choose one of {', '.join(BACKENDS)}")
+    if backend == "naive":
+        alpha_ST, rho_ST = (pattern.alpha_HT, pattern.rho_HT) if pattern is not None else (None, None)
+        return mixed_attention_naive(q_BTUD, k_BTKD, v_BTKD, heads, alpha_ST, rho_ST, scale, cu_seqlens)
+    return mixed_attention_split(q_BTUD, k_BTKD, v_BTKD, heads, pattern, scale, cu_seqlens)
+
+
+def check_attention(
+    q_BTUD: Tensor | None,
+    k_BTKD: Tensor | None,
+    v_BTKD: Tensor,
+    heads: Heads,
+    pattern: StaticPattern | None,
+    cu_seqlens: Tensor | None = None,
+) -> None:
+    """ValueError unless queries, keys, values, head numbers and pattern describe one layer."""
+    num_live, num_static = heads.live_U.shape[0], heads.static_S.shape[0]
+    if v_BTKD.dim() != 4:
+        raise ValueError(f"v must have the shape (batch, time, kv heads, head dim), but has {tuple(v_BTKD.shape)}")
+    B, T, num_kv, D = v_BTKD.shape
+    if cu_seqlens is not None:
+        check_packing(v_BTKD, cu_seqlens)
+    if num_live + num_static == 0 or (num_live + num_static) % num_kv:
+        raise ValueError(
+            f"{num_live} live + {num_static} static heads are not a multiple of the {num_kv} kv heads of v"
+        )
+    if (q_BTUD is None) != (num_live == 0) or (k_BTKD is None) != (num_live == 0):
+        raise ValueError(f"with {num_live} live heads, q and k must both be {'None' if num_live == 0 else 'given'}")
+    if q_BTUD is not None and q_BTUD.shape != (B, T, num_live, D):
+        raise ValueError(f"q must have the shape {(B, T, num_live, D)}, but has {tuple(q_BTUD.shape)}")
+    if k_BTKD is not None and (k_BTKD.shape[:2] != (B, T) or k_BTKD.shape[2] > num_kv or k_BTKD.shape[3:] != (D,)):
+        raise ValueError(f"k must have the shape ({B}, {T}, at most {num_kv}, {D}), but has {tuple(k_BTKD.shape)}")
+    if (pattern is None) != (num_static == 0):
+        raise ValueError(
+            f"with {num_static} static heads, the pattern must be {'None' if num_static == 0 else 'given'}"
+        )
+    if pattern is None:
+        return
+    if pattern.num_heads != num_static:
+        raise ValueError(f"the pattern has {pattern.num_heads} heads, but static_heads has {num_static}")
+    if cu_seqlens is None:
+        pattern.check_length(T)

@@ -1,0 +1,251 @@
+"""Static attention patterns, prepared once so that mixing values needs no exponential.
+
+A static head attends by P[i, j] = exp(alpha[j] + rho[i - j]) / Z_i for j <= i. With weight = exp(rho),
+scale = exp(alpha) and inv_z = 1 / Z this is diag(inv_z) Toeplitz(weight) diag(scale): a causal convolution between two
+diagonal scalings.
+
+Two freedoms are used to make that safe in fp32:
+- the linear gauge alpha_j + c j, rho_d + c d changes Z_i by exp(c i) and P not at all; c is chosen where the error
+  bound of the convolution is smallest;
+- the M heaviest columns (attention sinks) leave the convolution and are applied exactly, as one dense block of T x M.
+
+Shapes: H static heads, T lags or positions (T_fit), M heavy columns, P fast paths.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# the fast paths that have a certificate: FFT in fp32, FFT in fp64, dense products in fp32
+PATHS = ("fft", "fft64", "gemm")
+# largest certified error, as a fraction of the largest input row, at which a fast path is taken
+ERROR_LIMIT = 5e-5
+# numbers of heavy columns tried until the fp32 FFT holds that limit
+HEAVY_COUNTS = (4, 16, 64)
+# unit roundoff of fp32, and the floor of the measured error of an fp32 FFT convolution
+FP32_ROUNDOFF = 2.0**-24
+FFT_FLOOR = 3e-7
+# what fp64 gains over fp32 in the part of the error that an FFT adds
+FP64_GAIN = 2.0**-29
+FP32_TINY = torch.finfo(torch.float32).tiny
+
+
+class HeadFactors(NamedTuple):
+    """What one head needs to mix sequences of one length T: factors cut to T, in the dtype to compute in."""
+
+    scale_T: Tensor
+    weight_T: Tensor
+    inv_z_T: Tensor
+    heavy_M: Tensor
+
+
+class StaticPattern(NamedTuple):
+    """Everything static mixing needs, as tensors (register each as a buffer); build it with `prepare_pattern`.
+
+    alpha_HT, rho_HT: fp32 logits of columns and lags, gauge-fixed, maximum 0.
+    scale_HT, weight_HT, inv_z_HT: fp32 exp(alpha), exp(rho), 1 / Z.
+    heavy_HM: int64 columns kept out of the FFT; unused entries are T_fit.
+    error_HP: certified error of each fast path of `PATHS`, as a fraction of the largest input row.
+    """
+
+    alpha_HT: Tensor
+    rho_HT: Tensor
+    scale_HT: Tensor
+    weight_HT: Tensor
+    inv_z_HT: Tensor
+    heavy_HM: Tensor
+    error_HP: Tensor
+
+    @property
+    def num_heads(self) -> int:
+        return self.alpha_HT.shape[0]
+
+    @property
+    def T_fit(self) -> int:
+        """Longest sequence the pattern is defined for."""
+        return self.alpha_HT.shape[1]
+
+    def check_length(self, T: int) -> None:
+        """ValueError for a sequence longer than the pattern."""
+        if self.T_fit < T:
+            raise ValueError(
+                f"sequence length T={T} exceeds T_fit={self.T_fit}, the length the static pattern was fitted for; "
+                "use sequences of at most T_fit or fit the pattern at a longer length"
+            )
+
+    def head(self, h: int, T: int, dtype: torch.dtype) -> HeadFactors:
+        """Factors of one head at length T."""
+        scale_T, weight_T, inv_z_T = (f_HT[h, :T].to(dtype) for f_HT in (self.scale_HT, self.weight_HT, self.inv_z_HT))
+        return HeadFactors(scale_T, weight_T, inv_z_T, self.heavy_HM[h])
+
+    def to(self, device: torch.device | str) -> StaticPattern:
+        return StaticPattern(*(tensor.to(device) for tensor in self))
+
+
+def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
+    """Fix the gauge, normalise in fp64 and certify the fast paths of the patterns softmax_j(alpha[j] + rho[i - j]).
+
+    alpha_HT, rho_HT: floating, same shape (H, T_fit); -inf switches a column or a lag off. O(H T log T) work for all
+    but extreme patterns. Gradients flow from mixing back to alpha and rho where they require grad.
+
+    Raises ValueError on a shape or dtype that does not fit, on NaN or +inf, and where a row has nothing to attend to.
+    """
+    _check_logits(alpha_HT, rho_HT)
+    alpha, rho = alpha_HT.detach().double(), rho_HT.detach().double()
+    alpha_shift, rho_shift = alpha.amax(1, keepdim=True), rho.amax(1, keepdim=True)
+    alpha, rho = alpha - alpha_shift, rho - rho_shift
+    log_z = log_normalizer(alpha, rho)
+    _check_rows(log_z)
+    gauge, heavy, error = _certify(alpha, rho, log_z)
+
+    ramp = torch.arange(alpha.shape[1], dtype=torch.float64, device=alpha.device)
+    alpha, rho, log_z = (x + gauge[:, None] * ramp for x in (alpha, rho, log_z))
+    alpha_top, rho_top = alpha.amax(1, keepdim=True), rho.amax(1, keepdim=True)
+    alpha, rho, log_z = alpha - alpha_top, rho - rho_top, log_z - alpha_top - rho_top
+    # products below the smallest normal number may be lost; row i then misses at most T of them, times 1 / Z_i
+    lost = alpha.shape[1] * FP32_TINY * torch.exp(-log_z.amin(1))
+    # the gauge and the shifts are constants: d P / d alpha is the same in every gauge
+    offset = gauge[:, None] * ramp
+    return StaticPattern(
+        alpha_HT=(alpha_HT.double() + (offset - alpha_shift - alpha_top)).float(),
+        rho_HT=(rho_HT.double() + (offset - rho_shift - rho_top)).float(),
+        scale_HT=alpha.exp().float(),
+        weight_HT=rho.exp().float(),
+        inv_z_HT=torch.exp(-log_z).float(),
+        heavy_HM=heavy,
+        error_HP=(FFT_FLOOR + lost[:, None] + torch.stack([error, FP64_GAIN * error, 0 * error], dim=1)).float(),
+    )
+
+
+def log_normalizer(alpha_HT: Tensor, rho_HT: Tensor) -> Tensor:
+    """log Z_i = log sum_{j<=i} exp(alpha[j] + rho[i - j]) in fp64, relative error of Z below 1e-9; shape (H, T).
+
+    One FFT convolution per head where its error bound allows, blocks of rows in the log domain elsewhere.
+    """
+    alpha, rho = alpha_HT.double(), rho_HT.double()
+    T = alpha.shape[1]
+    if T <= 1024:
+        return _log_normalizer_rows(alpha, rho)
+    # two entries of each row bound log Z from below, which is enough to choose the gauge
+    lower = torch.maximum(alpha + rho[:, :1], alpha[:, :1] + rho)
+    gauge, _ = _best_gauge(alpha, rho, lower)
+    ramp = torch.arange(T, dtype=torch.float64, device=alpha.device)
+    alpha_c, rho_c = alpha + gauge[:, None] * ramp, rho + gauge[:, None] * ramp
+    top = alpha_c.amax(1, keepdim=True) + rho_c.amax(1, keepdim=True)
+    scale, weight = (alpha_c - alpha_c.amax(1, keepdim=True)).exp(), (rho_c - rho_c.amax(1, keepdim=True)).exp()
+    z = torch.fft.irfft(torch.fft.rfft(scale, 2 * T) * torch.fft.rfft(weight, 2 * T), 2 * T)[:, :T]
+    bound = 2.0**-50 * scale.norm(dim=1) * weight.norm(dim=1) / z.amin(1)
+    log_z = z.clamp(min=FP32_TINY).log() + top - gauge[:, None] * ramp
+    unsafe = ~((bound > 0) & (bound < 1e-9))
+    if unsafe.any():
+        log_z[unsafe] = _log_normalizer_rows(alpha[unsafe], rho[unsafe])
+    return log_z
+
+
+def attention_rows(alpha_HT: Tensor, rho_HT: Tensor, start: int, stop: int) -> Tensor:
+    """Rows start..stop of the attention matrices softmax_j(alpha[j] + rho[i - j]); shape (H, stop - start, stop)."""
+    return torch.softmax(_logit_rows(alpha_HT, rho_HT, start, stop), dim=-1)
+
+
+def _logit_rows(alpha_HT: Tensor, rho_HT: Tensor, start: int, stop: int) -> Tensor:
+    i = torch.arange(start, stop, device=alpha_HT.device)[:, None]
+    lag = i - torch.arange(stop, device=alpha_HT.device)
+    logits = alpha_HT[:, None, :stop] + rho_HT[:, lag.clamp(min=0)]
+    return logits.masked_fill(lag < 0, -math.inf)
+
+
+def _log_normalizer_rows(alpha: Tensor, rho: Tensor, rows: int = 256) -> Tensor:
+    T = alpha.shape[1]
+    blocks = [
+        torch.stack(
+            [
+                _logit_rows(a[None], r[None], i, min(T, i + rows))[0].logsumexp(-1)
+                for a, r in zip(alpha, rho, strict=True)
+            ]
+        )
+        for i in range(0, T, rows)
+    ]
+    return torch.cat(blocks, dim=1)
+
+
+def _certify(alpha: Tensor, rho: Tensor, log_z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Per head the gauge, the heavy columns (padded with T) and the certified error of the fp32 FFT convolution.
+
+    A heavy column costs in every step: a head gets the fewest that bring its error under the limit, none where 64 fail.
+    """
+    H, T = alpha.shape
+    gauge, error = _best_gauge(alpha, rho, log_z)
+    ramp = torch.arange(T, dtype=torch.float64, device=alpha.device)
+    heavy = torch.full((H, max(HEAVY_COUNTS)), T, dtype=torch.int64, device=alpha.device)
+    # the next split looks for the heaviest columns in the gauge that the last one left
+    trial_gauge = gauge.clone()
+    for count in HEAVY_COUNTS:
+        todo = (error > ERROR_LIMIT).nonzero()[:, 0]
+        if not len(todo) or count >= T:
+            break
+        top = (alpha[todo] + trial_gauge[todo, None] * ramp).topk(count, dim=1).indices.sort(1).values
+        trial_gauge[todo], trial_error = _best_gauge(alpha[todo].scatter(1, top, -math.inf), rho[todo], log_z[todo])
+        done = trial_error <= ERROR_LIMIT
+        gauge[todo[done]], error[todo[done]] = trial_gauge[todo[done]], trial_error[done]
+        heavy[todo[done], :count] = top[done]
+    width = int((heavy < T).sum(1).max())
+    return gauge, heavy[:, :width].contiguous(), error
+
+
+def _best_gauge(alpha: Tensor, rho: Tensor, log_z: Tensor, steps: int = 45) -> tuple[Tensor, Tensor]:
+    """Gauge c of each head that minimises the error bound of the fp32 FFT convolution, and that bound.
+
+    The error of an FFT convolution is absolute: roundoff * |weight|_2 * |scale * v|_2. Row i of the output therefore
+    errs by at most |weight| |scale| / Z_i of the largest row of v, row j of the gradient by |weight| |1 / Z| scale_j of
+    the largest row of dy. Both logs are convex in c, and so is their maximum: ternary search.
+    """
+    ramp = torch.arange(alpha.shape[1], dtype=torch.float64, device=alpha.device)
+
+    def bound(c_H: Tensor) -> Tensor:
+        ramp_HT = c_H[:, None] * ramp
+        alpha_c, log_z_c = alpha + ramp_HT, log_z + ramp_HT
+        log_weight = 0.5 * torch.logsumexp(2 * (rho + ramp_HT), 1)
+        forward = 0.5 * torch.logsumexp(2 * alpha_c, 1) - log_z_c.amin(1)
+        backward = 0.5 * torch.logsumexp(-2 * log_z_c, 1) + alpha_c.amax(1)
+        return log_weight + torch.maximum(forward, backward)
+
+    low = torch.full((alpha.shape[0],), -1.0, dtype=torch.float64, device=alpha.device)
+    high = -low
+    for _ in range(steps):
+        third = (high - low) / 3
+        left, right = low + third, high - third
+        go_left = bound(left) < bound(right)
+        low, high = torch.where(go_left, low, left), torch.where(go_left, right, high)
+    best = 0.5 * (low + high)
+    at_best, at_zero = bound(best), bound(torch.zeros_like(best))
+    log_error = torch.minimum(at_best, at_zero).clamp(max=700.0)
+    return torch.where(at_zero <= at_best, 0.0, best), FP32_ROUNDOFF * log_error.exp()
+
+
+def _check_logits(alpha_HT: Tensor, rho_HT: Tensor) -> None:
+    if alpha_HT.dim() != 2 or alpha_HT.shape != rho_HT.shape or 0 in alpha_HT.shape:
+        raise ValueError(
+            "alpha and rho must both have the shape (static heads, T_fit), neither of them 0, but got "
+            f"{tuple(alpha_HT.shape)} and {tuple(rho_HT.shape)}"
+        )
+    for name, logits in (("alpha", alpha_HT), ("rho", rho_HT)):
+        if not logits.is_floating_point():
+            raise ValueError(f"{name} must be a floating-point tensor, but its dtype is {logits.dtype}")
+        if (torch.isnan(logits) | (logits == math.inf)).any():
+            raise ValueError(f"{name} contains NaN or +inf; the logits of a pattern must be finite or -inf")
+        if (logits.amax(1) == -math.inf).any():
+            raise ValueError(f"{name} of a head is -inf everywhere; a head must attend to something")
+
+
+def _check_rows(log_z: Tensor) -> None:
+    empty = (log_z == -math.inf).nonzero()
+    if len(empty):
+        head, row = empty[0].tolist()
+        raise ValueError(
+            f"row {row} of static head {head} has no column with a finite alpha[j] + rho[i - j]; "
+            "give it one, for example a finite rho[0] and alpha[0]"
+        )

@@ -1,0 +1,59 @@
+"""Which path mixes which static head at which length on a CPU, and why.
+
+A path is taken only where its certificate holds; a path that is asked for by name and cannot run is an error.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from saf_titan.ops.pattern import ERROR_LIMIT, PATHS, StaticPattern
+
+BACKENDS = ("auto", *PATHS, "naive")
+# from this length on the FFT is faster than dense products
+FFT_MIN_LENGTH = 512
+
+
+class Choice(NamedTuple):
+    """Path of one head, with the reason in words."""
+
+    path: str
+    reason: str
+
+
+def explain(pattern: StaticPattern, T: int | None = None, backend: str = "auto") -> list[Choice]:
+    """The choice for every static head, in order, at length T (default: T_fit).
+
+    Raises ValueError for a backend that is unknown or cannot hold its certificate.
+    """
+    check_backend(backend)
+    T = pattern.T_fit if T is None else T
+    return [choose_path(dict(zip(PATHS, errors, strict=True)), T, backend) for errors in pattern.error_HP.tolist()]
+
+
+def choose_path(errors: dict[str, float], T: int, backend: str = "auto") -> Choice:
+    """Path for one head of length T, given the certified error of each fast path."""
+    if backend == "naive":
+        return Choice("naive", "asked for")
+    if backend != "auto":
+        if errors[backend] > ERROR_LIMIT:
+            raise ValueError(
+                f"backend {backend!r} is certified to {errors[backend]:.1e} only for this pattern, "
+                f"above {ERROR_LIMIT:.0e}; use backend 'auto', which takes a path that holds"
+            )
+        return Choice(backend, "asked for")
+    if errors["gemm"] > ERROR_LIMIT:
+        return Choice("naive", f"weights span more than fp32 holds (certified error {errors['gemm']:.1e})")
+    if T < FFT_MIN_LENGTH:
+        return Choice("gemm", f"T={T} < {FFT_MIN_LENGTH}")
+    if errors["fft"] <= ERROR_LIMIT:
+        return Choice("fft", f"T={T} >= {FFT_MIN_LENGTH}, certified error {errors['fft']:.1e} <= {ERROR_LIMIT:.0e}")
+    if errors["fft64"] <= ERROR_LIMIT:
+        return Choice("fft64", f"fp32 FFT certified to {errors['fft']:.1e} only, fp64 to {errors['fft64']:.1e}")
+    return Choice("gemm", f"fp64 FFT certified to {errors['fft64']:.1e} only")
+
+
+def check_backend(backend: str) -> None:
+    """ValueError for a name that is no backend of static mixing."""
+    if backend not in BACKENDS:
+        raise ValueError(f"static mixing has no backend {backend!r}; choose one of {', '.join(BACKENDS)}")

@@ -1,0 +1,43 @@
+"""Static mixing of one head by dense matrix products over a Hankel strip: any pattern within the range of fp32.
+
+In reversed time a causal Toeplitz matrix becomes a Hankel matrix, tile[a, b] = g[x + a + b], so one strip of shifted
+copies of the weights serves every row block as a plain matrix view; and the transpose in natural time is the same
+product in reversed time.
+Shapes: B batch, T time, D head dim.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from saf_titan.ops.pattern import HeadFactors
+
+BLOCK_ROWS = 256
+
+
+def mix_head_gemm(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, transpose: bool) -> None:
+    """Write P x, or P^T x, of one head to y; computed in the dtype of the factors, whatever those of x and y."""
+    B, T, D = x_BTD.shape
+    before_T, after_T = (head.inv_z_T, head.scale_T) if transpose else (head.scale_T, head.inv_z_T)
+    x_TN = (x_BTD * before_T[:, None]).transpose(0, 1).reshape(T, B * D)
+    # the transpose in natural time is the product in reversed time
+    y_TN = _causal_product(head.weight_T, x_TN if transpose else x_TN.flip(0))
+    y_TN = y_TN.flip(0) if transpose else y_TN
+    torch.mul(y_TN.view(T, B, D).transpose(0, 1), after_T[:, None], out=y_BTD)
+
+
+def _causal_product(weight_T: Tensor, reversed_TN: Tensor) -> Tensor:
+    """y[t] = sum_{u<=t} weight[t - u] x[u], x given in reversed time."""
+    T, N = reversed_TN.shape
+    rows = min(BLOCK_ROWS, T)
+    # zeros in front of the weights are the causal mask
+    strip = F.pad(weight_T, (rows - 1, rows)).unfold(0, T + rows - 1, 1)[:rows].contiguous()
+    y_TN = reversed_TN.new_empty(T, N)
+    for start in range(0, T, rows):
+        stop = min(T, start + rows)
+        # a short last block starts further into the strip: it has fewer rows of zeros to skip
+        skip = rows - (stop - start)
+        torch.mm(strip[: stop - start, skip : skip + stop], reversed_TN[T - stop :], out=y_TN[start:stop])
+    return y_TN

@@ -1,0 +1,323 @@
+"""torchtitan's Trainer with a freeze between two steps, a plan in the checkpoint, and a clean stop."""
+
+from __future__ import annotations
+
+# first: it must precede every other torchtitan module
+from saf_titan import compat  # noqa: F401  # isort: skip
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torchtitan.distributed.cudagraph import cudagraph_teardown, wrap_with_cuda_graph
+from torchtitan.distributed.utils import set_pg_timeouts
+from torchtitan.tools.logging import logger
+from torchtitan.trainer import Trainer
+
+from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
+from saf_titan.config import RunConfig, to_toml
+from saf_titan.data.loader import ShardLoader
+from saf_titan.layers.attention import SAFAttention
+from saf_titan.metrics import RunMetrics
+from saf_titan.resume import PLAN_KEY, find_checkpoint, read_plan
+from saf_titan.saf.calibrate import calibrate
+from saf_titan.saf.calibration import Calibration
+from saf_titan.saf.install import install, zero_query_key_rows
+from saf_titan.saf.event import make_plan
+from saf_titan.saf.plan import StaticPlan
+from saf_titan.stop import StopRequest
+
+
+class SAFTrainer(Trainer):
+    """A run of ``RunConfig.training.steps`` optimizer steps in which heads may become static once.
+
+    The head set changes only between optimizer steps. The plan is read before the model is built and installed before
+    the weights are loaded, so that a resumed run continues exactly where the uninterrupted one would be.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Trainer.Config):
+        run: RunConfig = field(default_factory=RunConfig)
+        """The configuration this one was made from."""
+
+    optimizers: CircuitOptimizers
+    lr_schedulers: CircuitSchedules
+    metrics_processor: RunMetrics
+    plan: StaticPlan | None
+    stopped_early: bool
+
+    def __init__(self, config: Config):
+        self._run = config.run
+        self._folder = Path(config.dump_folder)
+        checkpoint = self._checkpoint_to_load(config)
+        self.plan = read_plan(checkpoint) if checkpoint is not None else None
+        super().__init__(config)
+        self.stopped_early = False
+        self._started = False
+        self._stop = StopRequest()
+        self._attentions = [module for module in self.model_parts[0].modules() if isinstance(module, SAFAttention)]
+        self.metrics_processor.num_heads = sum(attention.n_heads for attention in self._attentions)
+        self.metrics_processor.tokens_per_step = (
+            config.training.local_batch_size
+            * self.gradient_accumulation_steps
+            * self._batch_world()[0]
+            * config.training.seq_len
+        )
+        if self.plan is not None:
+            self._install(self.plan)
+        elif self._run.saf.enable:
+            # too little data is better known now than half-way
+            self._calibration_loader()
+
+    @staticmethod
+    def _checkpoint_to_load(config: Config) -> Path | None:
+        checkpoint = config.checkpoint
+        if not checkpoint.enable:
+            return None
+        return find_checkpoint(
+            Path(config.dump_folder) / checkpoint.folder,
+            load_step=checkpoint.load_step,
+            initial_load_path=checkpoint.initial_load_path,
+        )
+
+    def train(self) -> None:
+        """Train to the last step, or to the step in which a stop was requested."""
+        with self._stop:
+            super().train()
+
+    def should_continue_training(self) -> bool:
+        """torchtitan's question between two steps; ``self.step`` steps are done, saved and validated.
+
+        This is where heads become static and where a requested stop is carried out.
+        """
+        if not self._started:
+            self._start()
+        if self._stop.agreed():
+            self.stopped_early = True
+            self._save_checkpoint()
+            return False
+        if not super().should_continue_training():
+            self._finish()
+            return False
+        if self._freeze_is_due():
+            self._freeze()
+        return True
+
+    def train_step(self, data_iterator: Iterator[tuple[dict[str, Tensor], Tensor]]) -> None:
+        last = self.step == self.config.training.steps
+        self.metrics_processor.validation_phase = "final" if last else "scheduled"
+        self.metrics_processor.begin_step()
+        super().train_step(data_iterator)
+        self.metrics_processor.end_step()
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        if self.plan is not None:
+            state[PLAN_KEY] = self.plan.to_bytes()
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        built, saved = (self.plan.to_bytes() if self.plan is not None else None), state_dict.get(PLAN_KEY)
+        if built != saved:
+            raise ValueError("the plan in the checkpoint is not the one the model was built with; it changed on disk")
+
+    def _start(self) -> None:
+        """Once, after torchtitan has loaded a checkpoint or found none."""
+        # the optimizer has just loaded the checkpoint's rates and decays; the config's schedule decides
+        self.lr_schedulers.apply()
+        kind = "resume" if self.step else "start"
+        self.metrics_processor.write(kind, step=self.step, world_size=self.parallel_dims.world_size)
+        if dist.get_rank() == 0:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / "config.toml").write_text(to_toml(self._run), encoding="utf-8")
+        if self.plan is not None:
+            logger.info(f"Resumed with a plan made at step {self.plan.step}: {self._static_summary()}")
+        self._started = True
+
+    def _finish(self) -> None:
+        """Once, when the last step is done."""
+        if self.config.validator.enable and self.metrics_processor.last_validated_step != self.step:
+            self._validate("final")
+
+    def _freeze_is_due(self) -> bool:
+        return self._run.saf.enable and self.plan is None and self.step >= self._run.freeze_step
+
+    def _freeze(self) -> None:
+        """Calibrate, select, fit and install; weights, moments, data order and schedule go on untouched."""
+        saf = self._run.saf
+        logger.info(f"Freezing {saf.rate:.0%} of {self.metrics_processor.num_heads} heads after step {self.step}")
+        # the rows that are about to be zeroed stay in this checkpoint
+        self._save_checkpoint()
+        self.optimizers.zero_grad()
+        seconds = {}
+        with self._collective_timeout(saf.timeout_seconds):
+            self._validate("before_freeze")
+            start = time.perf_counter()
+            calibration = self._calibrate()
+            seconds["calibrate"] = time.perf_counter() - start
+            start = time.perf_counter()
+            plan = make_plan(
+                calibration,
+                step=self.step,
+                rate=saf.rate,
+                selector=saf.selector,
+                content=saf.content,
+                max_fit_kl=saf.max_fit_kl,
+                rounding=saf.rounding,
+                max_per_layer=saf.max_per_layer or None,
+                exclude_layers=saf.exclude_layers,
+                on_shortfall=saf.on_shortfall,
+            )
+            self._require_agreement(plan)
+            seconds["fit"] = time.perf_counter() - start
+            start = time.perf_counter()
+            self.plan = plan
+            self._install(plan)
+            zero_query_key_rows(self._attentions, plan, self.optimizers.optimizers[0].state)
+            seconds["install"] = time.perf_counter() - start
+            self._validate("after_freeze")
+        self._record_freeze(plan, calibration, seconds)
+
+    def _calibration_loader(self) -> ShardLoader:
+        """Held-out windows for calibration: a loader whose first batch is this rank's share of the sequences.
+
+        Raises ValueError if there are too few windows, or the ranks cannot share them evenly.
+        """
+        saf, training = self._run.saf, self.config.training
+        world_size, rank = self._batch_world()
+        if saf.calibration_sequences % world_size:
+            raise ValueError(
+                f"saf.calibration_sequences = {saf.calibration_sequences} cannot be shared by {world_size} ranks; "
+                f"choose a multiple of {world_size}"
+            )
+        loader = replace(
+            self.config.dataloader, split="calibration", seed=saf.calibration_seed, shuffle=True, verify=False
+        ).build(
+            dp_world_size=world_size,
+            dp_rank=rank,
+            tokenizer=self.tokenizer,
+            seq_len=training.seq_len,
+            local_batch_size=saf.calibration_sequences // world_size,
+        )
+        if loader.num_windows < saf.calibration_sequences:
+            raise ValueError(
+                f"saf.calibration_sequences = {saf.calibration_sequences}, but the calibration half of the held-out "
+                f"tokens in {self._run.data.path} has {loader.num_windows} windows of {training.seq_len} tokens; "
+                f"lower it, or tokenize with more --val-tokens"
+            )
+        return loader
+
+    def _calibrate(self) -> Calibration:
+        """Attention statistics over the calibration windows; moves neither the training cursor nor a training RNG."""
+        saf = self._run.saf
+        loader = self._calibration_loader()
+        input_dict, labels = next(iter(loader))
+        tokens, targets = (tensor.split(self._run.calibration_batch_size) for tensor in (input_dict["input"], labels))
+        model = self.model_parts[0]
+        model.eval()
+        try:
+            with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+                return calibrate(
+                    self._attentions,
+                    [({"input": x_BT}, y_BT) for x_BT, y_BT in zip(tokens, targets, strict=True)],
+                    self._forward,
+                    group=self._batch_group(),
+                    positions=[
+                        loader.window(sequence) * self.config.training.seq_len
+                        for sequence in range(saf.calibration_sequences)
+                    ],
+                    seed=saf.calibration_seed,
+                    source=self._run.data.path,
+                )
+        finally:
+            model.train()
+
+    def _forward(self, batch: tuple[dict[str, Tensor], Tensor]) -> None:
+        """One forward of the model that leaves no trace in the counters of training."""
+        input_dict, labels = batch
+        on_device = {name: tensor.to(self.device) for name, tensor in input_dict.items()}
+        num_tokens_seen = self.ntokens_seen
+        inputs, _, extra_kwargs = self.post_dataloading_process(on_device, labels.to(self.device))
+        self.ntokens_seen = num_tokens_seen
+        with self.train_context():
+            self.model_parts[0](inputs, **extra_kwargs)
+
+    def _install(self, plan: StaticPlan) -> None:
+        install(self._attentions, plan)
+        _, self.metrics_processor.num_flops_per_token = self.model_config.get_nparams_and_flops(
+            self.model_parts[0], self.config.training.seq_len
+        )
+        self.metrics_processor.num_static_heads = sum(len(attention.static_heads) for attention in self._attentions)
+        if not self.config.training.disable_cuda_graphs:
+            # a captured graph would replay the old heads without any error
+            cudagraph_teardown()
+            self.fwd_bwd_fn = wrap_with_cuda_graph(self._forward_backward_body)
+
+    def _require_agreement(self, plan: StaticPlan) -> None:
+        digests: list[str | None] = [None] * self.parallel_dims.world_size
+        dist.all_gather_object(digests, plan.digest)
+        if len(set(digests)) > 1:
+            raise RuntimeError(f"ranks derived different plans, digests {digests}; nothing was installed")
+
+    def _record_freeze(self, plan: StaticPlan, calibration: Calibration, seconds: dict[str, float]) -> None:
+        logger.info(
+            f"Froze {len(plan.heads)} heads in {sum(seconds.values()):.1f} s "
+            f"({', '.join(f'{name} {value:.1f}' for name, value in seconds.items())}): {self._static_summary()}"
+        )
+        for head in plan.skipped:
+            logger.info(f"Skipped L{head.layer}H{head.head}: {head.reason}")
+        folder = f"saf/step-{plan.step:06d}"
+        if dist.get_rank() == 0:
+            target = self._folder / folder
+            target.mkdir(parents=True, exist_ok=True)
+            plan.save(target / "plan.safetensors")
+            calibration.save(target / "stats.safetensors")
+        self.metrics_processor.write(
+            "freeze", step=plan.step, heads=len(plan.heads), folder=folder, digest=plan.digest, seconds=seconds
+        )
+
+    def _static_summary(self) -> str:
+        return " ".join(
+            f"L{layer}:{','.join(map(str, attention.static_heads))}"
+            for layer, attention in enumerate(self._attentions)
+            if attention.static_heads
+        )
+
+    def _validate(self, phase: str) -> None:
+        if self.config.validator.enable:
+            self.metrics_processor.validation_phase = phase
+            self.validator.validate(self.model_parts, self.step)
+
+    def _save_checkpoint(self) -> None:
+        """Save this step, unless torchtitan has just done so."""
+        checkpoint = self.config.checkpoint
+        if not checkpoint.enable or self.step == 0:
+            return
+        self.checkpointer.maybe_wait_for_saving()
+        if not (self._folder / checkpoint.folder / f"step-{self.step}" / ".metadata").is_file():
+            self.checkpointer.save(self.step, last_step=True)
+
+    @contextmanager
+    def _collective_timeout(self, seconds: int) -> Iterator[None]:
+        """torchtitan's limit after the first step (100 s by default) is too short for a freeze."""
+        set_pg_timeouts(timedelta(seconds=seconds), self.parallel_dims)
+        yield
+        set_pg_timeouts(timedelta(seconds=self.config.comm.train_timeout_seconds), self.parallel_dims)
+
+    def _batch_world(self) -> tuple[int, int]:
+        """Number of ranks that read different data, and this rank's number among them."""
+        if not self.parallel_dims.dp_enabled:
+            return 1, 0
+        mesh = self.parallel_dims.get_mesh("batch")
+        return mesh.size(), mesh.get_local_rank()
+
+    def _batch_group(self) -> dist.ProcessGroup | None:
+        return self.parallel_dims.get_mesh("batch").get_group() if self.parallel_dims.dp_enabled else None

@@ -1,0 +1,167 @@
+"""`mixed_attention` against the dense definition: head orders, grouped keys, gradients, errors."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch._dynamo.testing
+from pattern_families import make_families
+from torch import Tensor
+from torch.nn import functional as F
+
+from saf_titan.ops import StaticPattern, mixed_attention, prepare_pattern
+
+NAMES = ("power1", "sink24-local", "spiky", "local", "uniform", "noisy")
+T_FIT = 80
+
+# query heads, kv heads, static heads
+LAYERS = [
+    pytest.param(4, 4, (1,), id="H4-one-static"),
+    pytest.param(4, 4, (0, 3), id="H4-outer-static"),
+    pytest.param(4, 4, (0, 1, 2, 3), id="H4-all-static"),
+    pytest.param(6, 2, (0, 4), id="GQA6-2-uneven"),
+    pytest.param(6, 2, (3, 4, 5), id="GQA6-2-whole-group"),
+    pytest.param(6, 2, (0, 1, 2, 3, 4, 5), id="GQA6-2-all-static"),
+    pytest.param(4, 1, (2,), id="MQA4"),
+    pytest.param(4, 2, (), id="GQA4-2-none-static"),
+]
+
+
+class Layer:
+    """Inputs of one attention layer, and which of them are live."""
+
+    def __init__(self, num_heads: int, num_kv: int, static: tuple[int, ...], T: int, D: int = 8, B: int = 2) -> None:
+        torch.manual_seed(0)
+        group = num_heads // num_kv
+        self.static = static
+        self.live = tuple(h for h in range(num_heads) if h not in static)
+        self.kept = sorted({h // group for h in self.live})
+        self.q: Tensor | None = torch.randn(B, T, len(self.live), D, requires_grad=True) if self.live else None
+        self.k: Tensor | None = torch.randn(B, T, len(self.kept), D, requires_grad=True) if self.live else None
+        self.v = torch.randn(B, T, num_kv, D, requires_grad=True)
+        self.dy = torch.randn(B, T, num_heads, D)
+        self.pattern: StaticPattern | None = None
+        if static:
+            self.pattern = prepare_pattern(*make_families(NAMES[: len(static)], T_FIT))
+
+    def run(self, backend: str = "auto", **changes: object) -> list[Tensor]:
+        """Output and the gradients of the inputs that are there."""
+        inputs = [x for x in (self.q, self.k, self.v) if x is not None]
+        arguments = {
+            "live_heads": self.live,
+            "static_heads": self.static,
+            "pattern": self.pattern,
+            "backend": backend,
+        } | changes
+        y = mixed_attention(self.q, self.k, self.v, **arguments)  # type: ignore[arg-type]
+        return [y, *torch.autograd.grad(y, inputs, self.dy)]
+
+
+@pytest.mark.parametrize(("num_heads", "num_kv", "static"), LAYERS)
+@pytest.mark.parametrize("T", [1, 63, 80])
+def test_output_and_gradients(num_heads: int, num_kv: int, static: tuple[int, ...], T: int) -> None:
+    layer = Layer(num_heads, num_kv, static, T)
+    for actual, expected in zip(layer.run("auto"), layer.run("naive"), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_oracle_is_attention_written_out() -> None:
+    layer = Layer(3, 3, (1,), T=9)
+    y = layer.run("naive")[0]
+    assert layer.q is not None
+    assert layer.k is not None
+    for compact, head in enumerate(layer.live):
+        logits = layer.q[0, :, compact] @ layer.k[0, :, compact].T / 8**0.5
+        p = logits.masked_fill(torch.ones(9, 9, dtype=torch.bool).triu(1), float("-inf")).softmax(-1)
+        torch.testing.assert_close(y[0, :, head], p @ layer.v[0, :, head])
+    alpha, rho = make_families(NAMES[:1], T_FIT)
+    for i in range(9):
+        p = (alpha[0, : i + 1] + rho[0, : i + 1].flip(0)).softmax(0).float()
+        torch.testing.assert_close(y[0, i, 1], p @ layer.v[0, : i + 1, 1])
+
+
+def test_without_static_heads_it_is_torch_attention() -> None:
+    layer = Layer(4, 4, (), T=40)
+    assert layer.q is not None
+    assert layer.k is not None
+    expected = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (layer.q, layer.k, layer.v)), is_causal=True)
+    assert torch.equal(layer.run("auto")[0], expected.transpose(1, 2))
+
+
+def test_scale_is_used() -> None:
+    layer = Layer(4, 4, (2,), T=30)
+    for actual, expected in zip(layer.run("auto", scale=0.7), layer.run("naive", scale=0.7), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(layer.run("auto", scale=0.7)[0], layer.run("auto")[0])
+
+
+def test_nothing_crosses_packed_documents() -> None:
+    layer = Layer(6, 2, (0, 4), T=50, B=1)
+    bounds = [0, 20, 23, 50]
+    packed = layer.run(cu_seqlens=torch.tensor(bounds))
+    for actual, expected in zip(packed, layer.run("naive", cu_seqlens=torch.tensor(bounds)), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    assert layer.q is not None
+    assert layer.k is not None
+    for a, b in itertools.pairwise(bounds):
+        alone = mixed_attention(
+            *(x[:, a:b] for x in (layer.q, layer.k, layer.v)),
+            live_heads=layer.live,
+            static_heads=layer.static,
+            pattern=layer.pattern,
+        )
+        torch.testing.assert_close(packed[0][:, a:b], alone)
+
+
+def test_keys_of_all_kv_heads_may_be_given() -> None:
+    layer = Layer(6, 2, (3, 4, 5), T=20)
+    compact = layer.run("auto")[0]
+    assert layer.k is not None
+    layer.k = torch.cat([layer.k, torch.full_like(layer.k, torch.nan)], dim=2)
+    y = mixed_attention(
+        layer.q, layer.k, layer.v, live_heads=layer.live, static_heads=layer.static, pattern=layer.pattern
+    )
+    assert torch.equal(y, compact)
+
+
+def test_head_numbers_may_be_tensors() -> None:
+    layer = Layer(6, 2, (0, 4), T=20)
+    tensors = {"live_heads": torch.tensor(layer.live), "static_heads": torch.tensor(layer.static)}
+    assert torch.equal(layer.run("auto", **tensors)[0], layer.run("auto")[0])
+
+
+def test_compiles_without_graph_break_and_without_recompiling_for_other_heads() -> None:
+    torch._dynamo.reset()
+    traced = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(mixed_attention, backend=traced, fullgraph=True)
+    for static in ((1, 2), (0, 3)):
+        layer = Layer(4, 4, static, T=24)
+        tensors = {"live_heads": torch.tensor(layer.live), "static_heads": torch.tensor(layer.static)}
+        y = compiled(layer.q, layer.k, layer.v, pattern=layer.pattern, **tensors)
+        torch.testing.assert_close(y, layer.run("naive")[0], rtol=1e-4, atol=1e-5)
+    assert traced.frame_count == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"live_heads": (0, 2), "static_heads": (1, 2)}, "must together be the heads 0..3, each once"),
+        ({"live_heads": (3, 0, 2)}, "ascending"),
+        ({"static_heads": (), "live_heads": (0, 1, 2, 3)}, "q must have the shape"),
+        ({"pattern": None}, "with 1 static heads, the pattern must be given"),
+        ({"backend": "fast"}, "no backend 'fast'"),
+        ({"pattern": prepare_pattern(torch.zeros(2, T_FIT), torch.zeros(2, T_FIT))}, "pattern has 2 heads"),
+        ({"pattern": prepare_pattern(torch.zeros(1, 7), torch.zeros(1, 7))}, "T=20 exceeds T_fit=7"),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Layer(4, 4, (1,), T=20).run(**changes)
+
+
+def test_live_heads_need_queries_and_keys() -> None:
+    layer = Layer(4, 4, (1,), T=20)
+    with pytest.raises(ValueError, match="with 3 live heads, q and k must both be given"):
+        mixed_attention(None, None, layer.v, live_heads=layer.live, static_heads=layer.static, pattern=layer.pattern)

@@ -1,0 +1,250 @@
+"""`static_mix` against the dense definition: values, gradients, layouts, torch integration."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from pattern_families import NAMES, make_families
+from torch import Tensor
+
+from saf_titan.ops import explain, prepare_pattern, static_mix, static_mix_naive
+from saf_titan.ops.static_mix.fft import fft_size
+
+T_FIT = 700
+SOME = ("power1", "sink24-local", "spiky")
+
+
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    """Largest row error over the largest row."""
+    return float((actual.double() - expected).norm(dim=-1).max() / expected.norm(dim=-1).max())
+
+
+def mix_both(
+    names: tuple[str, ...], T: int, backend: str, dtype: torch.dtype = torch.float32, B: int = 2, D: int = 8
+) -> tuple[float, float]:
+    """Errors of output and gradient against the dense oracle in fp64."""
+    torch.manual_seed(0)
+    alpha, rho = make_families(names, T_FIT)
+    v = torch.randn(B, T, len(names), D).to(dtype).requires_grad_()
+    v64 = v.detach().double().requires_grad_()
+    dy = torch.randn(B, T, len(names), D).to(dtype)
+    y = static_mix(v, prepare_pattern(alpha, rho), backend=backend)
+    expected = static_mix_naive(v64, alpha, rho)
+    assert y.shape == v.shape
+    assert y.dtype == dtype
+    assert y.is_contiguous()
+    y.backward(dy)
+    expected.backward(dy.double())
+    assert v.grad is not None
+    assert v64.grad is not None
+    return relative_error(y.detach(), expected.detach()), relative_error(v.grad, v64.grad)
+
+
+@pytest.mark.parametrize("backend", ["auto", "fft64", "gemm", "naive"])
+@pytest.mark.parametrize("T", [1, 2, 63, 128, 513, 700])
+def test_values_and_gradients_of_every_family(backend: str, T: int) -> None:
+    forward, backward = mix_both(NAMES, T, backend)
+    assert forward < 5e-6
+    assert backward < 5e-6
+
+
+@pytest.mark.parametrize("T", [1, 5, 128, 700])
+def test_values_and_gradients_of_the_fp32_fft(T: int) -> None:
+    certified = tuple(name for name in NAMES if name not in ("spiky", "swinging-columns"))
+    forward, backward = mix_both(certified, T, "fft")
+    assert forward < 5e-6
+    assert backward < 5e-6
+
+
+@pytest.mark.parametrize(("dtype", "roundoff"), [(torch.bfloat16, 2**-8), (torch.float16, 2**-11)])
+@pytest.mark.parametrize("backend", ["fft64", "gemm"])
+def test_low_precision_errs_by_its_output_rounding_alone(dtype: torch.dtype, roundoff: float, backend: str) -> None:
+    forward, backward = mix_both(SOME, T_FIT, backend, dtype)
+    assert forward < roundoff
+    assert backward < roundoff
+
+
+@pytest.mark.parametrize("backend", ["auto", "gemm"])
+def test_strided_values_and_gradients(backend: str) -> None:
+    torch.manual_seed(0)
+    pattern = prepare_pattern(*make_families(SOME, T_FIT))
+    base = torch.randn(2, 3, 600, 20)
+    v = base.transpose(1, 2)[..., 2:18:2].requires_grad_()
+    y = static_mix(v, pattern, backend=backend)
+    copy = v.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
+    y_copy = static_mix(copy, pattern, backend=backend)
+    torch.testing.assert_close(y, y_copy, rtol=0, atol=0)
+    # an expanded gradient has stride 0 everywhere
+    y.sum().backward()
+    y_copy.sum().backward()
+    torch.testing.assert_close(v.grad, copy.grad, rtol=0, atol=0)
+
+
+def test_repeats_are_bitwise_equal() -> None:
+    torch.manual_seed(0)
+    pattern = prepare_pattern(*make_families(NAMES, T_FIT))
+    v = torch.randn(2, T_FIT, len(NAMES), 8)
+    assert torch.equal(static_mix(v, pattern), static_mix(v, pattern))
+
+
+def test_future_values_do_not_leak() -> None:
+    torch.manual_seed(0)
+    pattern = prepare_pattern(*make_families(SOME, T_FIT))
+    v = torch.randn(1, T_FIT, len(SOME), 4)
+    changed = v.clone()
+    changed[:, 350:] = 1e4
+    for backend in ("gemm", "naive"):
+        before, after = (static_mix(x, pattern, backend=backend)[:, :350] for x in (v, changed))
+        assert torch.equal(before, after)
+
+
+def test_double_backward_is_the_forward_again() -> None:
+    alpha, rho = make_families(("power1",), 40)
+    pattern = prepare_pattern(alpha, rho)
+    dy = torch.randn(1, 40, 1, 2, requires_grad=True)
+    v = torch.randn(1, 40, 1, 2, requires_grad=True)
+    (dv,) = torch.autograd.grad(static_mix(v, pattern), v, dy, create_graph=True)
+    (ddy,) = torch.autograd.grad(dv, dy, v)
+    torch.testing.assert_close(ddy, static_mix(v, pattern))
+
+
+def test_a_longer_sequence_is_refused_with_both_lengths() -> None:
+    pattern = prepare_pattern(torch.zeros(1, 8), torch.zeros(1, 8))
+    with pytest.raises(ValueError, match="T=9 exceeds T_fit=8"):
+        static_mix(torch.zeros(1, 9, 1, 4), pattern)
+
+
+@pytest.mark.parametrize(
+    ("v", "message"),
+    [
+        (torch.zeros(8, 1, 4), "shape"),
+        (torch.zeros(1, 8, 2, 4), "v has 2 heads, but the pattern has 1"),
+        (torch.zeros(1, 8, 1, 4, dtype=torch.float64), "float64"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused(v: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        static_mix(v, prepare_pattern(torch.zeros(1, 8), torch.zeros(1, 8)))
+
+
+def test_a_named_backend_never_falls_back() -> None:
+    pattern = prepare_pattern(*make_families(("spiky",), T_FIT))
+    v = torch.zeros(1, T_FIT, 1, 2)
+    with pytest.raises(ValueError, match="'fft' is certified to"):
+        static_mix(v, pattern, backend="fft")
+    with pytest.raises(ValueError, match="no backend 'fast'; choose one of auto, fft"):
+        static_mix(v, pattern, backend="fast")
+
+
+def test_explain_says_which_path_and_why() -> None:
+    pattern = prepare_pattern(*make_families(("power1", "spiky"), T_FIT))
+    assert [choice.path for choice in explain(pattern)] == ["fft", "fft64"]
+    assert "fp32 FFT certified to" in explain(pattern)[1].reason
+    assert [choice.path for choice in explain(pattern, T=100)] == ["gemm", "gemm"]
+
+
+def out_of_range_pattern(T: int) -> tuple[Tensor, Tensor]:
+    """A sink that most rows cannot see, at a height that fp32 cannot hold beside the other columns."""
+    alpha, rho = torch.zeros(1, T, dtype=torch.float64), torch.zeros(1, T, dtype=torch.float64)
+    alpha[0, 0] = 200.0
+    rho[0, T // 2 :] = -400.0
+    return alpha, rho
+
+
+def test_weights_beyond_fp32_take_the_log_domain() -> None:
+    alpha, rho = out_of_range_pattern(600)
+    pattern = prepare_pattern(alpha, rho)
+    assert explain(pattern)[0].path == "naive"
+    v = torch.randn(1, 600, 1, 4)
+    assert relative_error(static_mix(v, pattern), static_mix_naive(v.double(), alpha, rho)) < 1e-6
+
+
+def test_fft_sizes_are_even_smooth_and_tight() -> None:
+    for length in range(1, 400):
+        size = fft_size(length)
+        candidates = (2**a * 3**b * 5**c for a in range(1, 10) for b in range(6) for c in range(4))
+        assert size == min(candidate for candidate in candidates if candidate >= length)
+
+
+@pytest.mark.parametrize("names", [NAMES, ("out-of-range",)], ids=["families", "out-of-range"])
+@pytest.mark.parametrize("T", [1, 130])
+def test_gradients_of_the_logits(names: tuple[str, ...], T: int) -> None:
+    torch.manual_seed(0)
+    alpha, rho = make_families(NAMES, 150) if names == NAMES else out_of_range_pattern(150)
+    v, dy = torch.randn(2, 2, T, alpha.shape[0], 4).unbind(0)
+    gradients = []
+    for mix in (
+        lambda a, r: static_mix(v, prepare_pattern(a, r)),
+        lambda a, r: static_mix_naive(v.double(), a, r),
+    ):
+        leaves = [logits.clone().requires_grad_() for logits in (alpha, rho)]
+        y = mix(*leaves)
+        gradients.append(torch.autograd.grad(y, leaves, dy.to(y.dtype)))
+    for actual, expected in zip(*gradients, strict=True):
+        assert actual.shape == alpha.shape
+        assert (actual - expected).abs().max() < 1e-5 * expected.abs().max().clamp(min=1.0)
+
+
+def test_gradient_of_the_logits_through_the_gradient_of_the_values() -> None:
+    torch.manual_seed(0)
+    alpha, rho = (logits.requires_grad_() for logits in make_families(("power1",), 20))
+    v, dy = torch.randn(2, 1, 20, 1, 3).unbind(0)
+    v.requires_grad_()
+    gradients = []
+    for y in (static_mix(v, prepare_pattern(alpha, rho)), static_mix_naive(v.double(), alpha, rho)):
+        (dv,) = torch.autograd.grad(y, v, dy.to(y.dtype), create_graph=True)
+        gradients.append(torch.autograd.grad(dv.square().sum(), (alpha, rho)))
+    for actual, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_packed_documents_are_mixed_one_by_one() -> None:
+    torch.manual_seed(0)
+    alpha, rho = (logits.requires_grad_() for logits in make_families(SOME, 90))
+    pattern = prepare_pattern(alpha, rho)
+    bounds = [0, 90, 90, 91, 150]
+    v = torch.randn(1, 150, len(SOME), 4, requires_grad=True)
+    packed = static_mix(v, pattern, cu_seqlens=torch.tensor(bounds, dtype=torch.int32))
+    pieces = [static_mix(v[:, a:b], pattern) for a, b in itertools.pairwise(bounds) if a < b]
+    apart = torch.cat(pieces, dim=1)
+    assert torch.equal(packed, apart)
+    dy = torch.randn_like(packed)
+    for actual, expected in zip(
+        torch.autograd.grad(packed, (v, alpha, rho), dy, retain_graph=True),
+        torch.autograd.grad(apart, (v, alpha, rho), dy),
+        strict=True,
+    ):
+        torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "batch", "message"),
+    [
+        ([0, 8], 2, "batch of 1, but the batch is 2"),
+        ([0, 5], 1, r"rise from 0 to T=8, but is \[0, 5\]"),
+        ([0, 6, 4, 8], 1, "rise from 0"),
+        ([8], 1, "integer tensor of shape"),
+        ([0.0, 8.0], 1, "integer tensor"),
+    ],
+)
+def test_packing_that_does_not_fit_is_refused(bounds: list[float], batch: int, message: str) -> None:
+    pattern = prepare_pattern(torch.zeros(1, 8), torch.zeros(1, 8))
+    with pytest.raises(ValueError, match=message):
+        static_mix(torch.zeros(batch, 8, 1, 4), pattern, cu_seqlens=torch.tensor(bounds))
+
+
+def test_a_packed_document_may_not_exceed_the_pattern() -> None:
+    pattern = prepare_pattern(torch.zeros(1, 8), torch.zeros(1, 8))
+    with pytest.raises(ValueError, match="T=9 exceeds T_fit=8"):
+        static_mix(torch.zeros(1, 12, 1, 4), pattern, cu_seqlens=torch.tensor([0, 3, 12]))
+
+
+# opcheck itself reads the gradient of the tensors it clones
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_operator_contract() -> None:
+    pattern = prepare_pattern(*make_families(("power1", "sink16-local"), 64))
+    for v in (torch.randn(2, 40, 2, 4), torch.randn(2, 2, 40, 4).transpose(1, 2)):
+        arguments = (v.requires_grad_(), *pattern, None, False, "auto")
+        torch.library.opcheck(torch.ops.saf_titan.static_mix.default, arguments)
