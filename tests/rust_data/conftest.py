@@ -36,7 +36,7 @@ def write_parquet(path: Path, texts: list[Any], row_group_size: int = 50, **opti
     return path
 
 
-def write_jsonl(path: Path, texts: list[str]) -> Path:
+def write_jsonl(path: Path, texts: list[Any]) -> Path:
     path.write_text("".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(texts)))
     return path
 

@@ -148,7 +148,7 @@ struct TextBytes;
 impl<'de> DeserializeSeed<'de> for TextBytes {
     type Value = Option<Cow<'de, [u8]>>;
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Self::Value, D::Error> {
-        deserializer.deserialize_bytes(self)
+        deserializer.deserialize_option(self)
     }
 }
 
@@ -164,8 +164,11 @@ impl<'de> Visitor<'de> for TextBytes {
     fn visit_bytes<E>(self, bytes: &[u8]) -> std::result::Result<Self::Value, E> {
         Ok(Some(Cow::Owned(bytes.to_owned())))
     }
-    fn visit_unit<E>(self) -> std::result::Result<Self::Value, E> {
+    fn visit_none<E>(self) -> std::result::Result<Self::Value, E> {
         Ok(None)
+    }
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Self::Value, D::Error> {
+        deserializer.deserialize_bytes(self)
     }
     fn visit_seq<A: serde::de::SeqAccess<'de>>(self, _: A) -> std::result::Result<Self::Value, A::Error> {
         Err(A::Error::custom("expected a string, found an array"))
