@@ -24,7 +24,7 @@ class Problem:
         section, _, name = self.key.rpartition(".")
         place = f"[{section}] {name}" if section else name
         shown = f"{place} = {self.value}" if self.value else place
-        return ": ".join(part for part in (self.source, shown, self.message) if part)
+        return _printable(": ".join(part for part in (self.source, shown, self.message) if part))
 
 
 class ConfigError(ValueError):
@@ -33,6 +33,11 @@ class ConfigError(ValueError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+
+def _printable(text: str) -> str:
+    """The text on one line: control characters and the like, which a key may hold, as escapes."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -9,7 +9,7 @@ Two freedoms are used to make that safe in fp32:
   bound of the convolution is smallest;
 - the M heaviest columns (attention sinks) leave the convolution and are applied exactly, as one dense block of T x M.
 
-Shapes: H static heads, T lags or positions (T_fit), M heavy columns.
+Shapes: H static heads, T lags or positions (T_fit), M heavy columns, P fast paths.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+# the fast paths that have a certificate: FFT in fp32, FFT in fp64, dense products in fp32
+PATHS = ("fft", "fft64", "gemm")
 # largest certified error, as a fraction of the largest input row, at which a fast path is taken
 ERROR_LIMIT = 5e-5
 # numbers of heavy columns tried until the fp32 FFT holds that limit
@@ -32,14 +34,22 @@ FP64_GAIN = 2.0**-29
 FP32_TINY = torch.finfo(torch.float32).tiny
 
 
+class HeadFactors(NamedTuple):
+    """What one head needs to mix sequences of one length T: factors cut to T, in the dtype to compute in."""
+
+    scale_T: Tensor
+    weight_T: Tensor
+    inv_z_T: Tensor
+    heavy_M: Tensor
+
+
 class StaticPattern(NamedTuple):
     """Everything static mixing needs, as tensors (register each as a buffer); build it with `prepare_pattern`.
 
     alpha_HT, rho_HT: fp32 logits of columns and lags, gauge-fixed, maximum 0.
     scale_HT, weight_HT, inv_z_HT: fp32 exp(alpha), exp(rho), 1 / Z.
     heavy_HM: int64 columns kept out of the FFT; unused entries are T_fit.
-    fft_error_H, fft64_error_H, gemm_error_H: certified errors of the fast paths (FFT in fp32, FFT in fp64, dense
-    products in fp32), as a fraction of the largest input row.
+    error_HP: certified error of each fast path of `PATHS`, as a fraction of the largest input row.
     """
 
     alpha_HT: Tensor
@@ -48,9 +58,7 @@ class StaticPattern(NamedTuple):
     weight_HT: Tensor
     inv_z_HT: Tensor
     heavy_HM: Tensor
-    fft_error_H: Tensor
-    fft64_error_H: Tensor
-    gemm_error_H: Tensor
+    error_HP: Tensor
 
     @property
     def num_heads(self) -> int:
@@ -68,6 +76,11 @@ class StaticPattern(NamedTuple):
                 f"sequence length T={T} exceeds T_fit={self.T_fit}, the length the static pattern was fitted for; "
                 "use sequences of at most T_fit or fit the pattern at a longer length"
             )
+
+    def head(self, h: int, T: int, dtype: torch.dtype) -> HeadFactors:
+        """Factors of one head at length T."""
+        scale_T, weight_T, inv_z_T = (f_HT[h, :T].to(dtype) for f_HT in (self.scale_HT, self.weight_HT, self.inv_z_HT))
+        return HeadFactors(scale_T, weight_T, inv_z_T, self.heavy_HM[h])
 
     def to(self, device: torch.device | str) -> StaticPattern:
         return StaticPattern(*(tensor.to(device) for tensor in self))
@@ -104,9 +117,7 @@ def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
         weight_HT=rho.exp().float(),
         inv_z_HT=torch.exp(-log_z).float(),
         heavy_HM=heavy,
-        fft_error_H=(FFT_FLOOR + lost + error).float(),
-        fft64_error_H=(FFT_FLOOR + lost + FP64_GAIN * error).float(),
-        gemm_error_H=(FFT_FLOOR + lost).float(),
+        error_HP=(FFT_FLOOR + lost[:, None] + torch.stack([error, FP64_GAIN * error, 0 * error], dim=1)).float(),
     )
 
 

@@ -11,7 +11,7 @@ from tests.data.corpus import write_corpus as write_corpus_to
 
 @pytest.fixture
 def write_corpus(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a corpus with a vocabulary of 5000 in shards of 1000 ids, unless told otherwise, and returns its folder."""
+    """Writes a corpus, by default of 5000 different ids in shards of 1000, and returns its folder."""
 
     def write(
         train: Sequence[int],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch._dynamo.testing
@@ -93,6 +95,24 @@ def test_scale_is_used() -> None:
     for actual, expected in zip(layer.run("auto", scale=0.7), layer.run("naive", scale=0.7), strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(layer.run("auto", scale=0.7)[0], layer.run("auto")[0])
+
+
+def test_nothing_crosses_packed_documents() -> None:
+    layer = Layer(6, 2, (0, 4), T=50, B=1)
+    bounds = [0, 20, 23, 50]
+    packed = layer.run(cu_seqlens=torch.tensor(bounds))
+    for actual, expected in zip(packed, layer.run("naive", cu_seqlens=torch.tensor(bounds)), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    assert layer.q is not None
+    assert layer.k is not None
+    for a, b in itertools.pairwise(bounds):
+        alone = mixed_attention(
+            *(x[:, a:b] for x in (layer.q, layer.k, layer.v)),
+            live_heads=layer.live,
+            static_heads=layer.static,
+            pattern=layer.pattern,
+        )
+        torch.testing.assert_close(packed[0][:, a:b], alone)
 
 
 def test_keys_of_all_kv_heads_may_be_given() -> None:

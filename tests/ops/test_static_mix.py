@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from pattern_families import NAMES, make_families
@@ -143,16 +145,20 @@ def test_explain_says_which_path_and_why() -> None:
     assert [choice.path for choice in explain(pattern, T=100)] == ["gemm", "gemm"]
 
 
-def test_weights_beyond_fp32_take_the_log_domain() -> None:
-    alpha = torch.zeros(1, 600)
+def out_of_range_pattern(T: int) -> tuple[Tensor, Tensor]:
+    """A sink that most rows cannot see, at a height that fp32 cannot hold beside the other columns."""
+    alpha, rho = torch.zeros(1, T, dtype=torch.float64), torch.zeros(1, T, dtype=torch.float64)
     alpha[0, 0] = 200.0
-    rho = torch.zeros(1, 600)
-    rho[0, 300:] = -400.0
+    rho[0, T // 2 :] = -400.0
+    return alpha, rho
+
+
+def test_weights_beyond_fp32_take_the_log_domain() -> None:
+    alpha, rho = out_of_range_pattern(600)
     pattern = prepare_pattern(alpha, rho)
     assert explain(pattern)[0].path == "naive"
     v = torch.randn(1, 600, 1, 4)
-    expected = static_mix_naive(v.double(), alpha.double(), rho.double())
-    assert relative_error(static_mix(v, pattern), expected) < 1e-6
+    assert relative_error(static_mix(v, pattern), static_mix_naive(v.double(), alpha, rho)) < 1e-6
 
 
 def test_fft_sizes_are_even_smooth_and_tight() -> None:
@@ -162,10 +168,83 @@ def test_fft_sizes_are_even_smooth_and_tight() -> None:
         assert size == min(candidate for candidate in candidates if candidate >= length)
 
 
+@pytest.mark.parametrize("names", [NAMES, ("out-of-range",)], ids=["families", "out-of-range"])
+@pytest.mark.parametrize("T", [1, 130])
+def test_gradients_of_the_logits(names: tuple[str, ...], T: int) -> None:
+    torch.manual_seed(0)
+    alpha, rho = make_families(NAMES, 150) if names == NAMES else out_of_range_pattern(150)
+    v, dy = torch.randn(2, 2, T, alpha.shape[0], 4).unbind(0)
+    gradients = []
+    for mix in (
+        lambda a, r: static_mix(v, prepare_pattern(a, r)),
+        lambda a, r: static_mix_naive(v.double(), a, r),
+    ):
+        leaves = [logits.clone().requires_grad_() for logits in (alpha, rho)]
+        y = mix(*leaves)
+        gradients.append(torch.autograd.grad(y, leaves, dy.to(y.dtype)))
+    for actual, expected in zip(*gradients, strict=True):
+        assert actual.shape == alpha.shape
+        assert (actual - expected).abs().max() < 1e-5 * expected.abs().max().clamp(min=1.0)
+
+
+def test_gradient_of_the_logits_through_the_gradient_of_the_values() -> None:
+    torch.manual_seed(0)
+    alpha, rho = (logits.requires_grad_() for logits in make_families(("power1",), 20))
+    v, dy = torch.randn(2, 1, 20, 1, 3).unbind(0)
+    v.requires_grad_()
+    gradients = []
+    for y in (static_mix(v, prepare_pattern(alpha, rho)), static_mix_naive(v.double(), alpha, rho)):
+        (dv,) = torch.autograd.grad(y, v, dy.to(y.dtype), create_graph=True)
+        gradients.append(torch.autograd.grad(dv.square().sum(), (alpha, rho)))
+    for actual, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_packed_documents_are_mixed_one_by_one() -> None:
+    torch.manual_seed(0)
+    alpha, rho = (logits.requires_grad_() for logits in make_families(SOME, 90))
+    pattern = prepare_pattern(alpha, rho)
+    bounds = [0, 90, 90, 91, 150]
+    v = torch.randn(1, 150, len(SOME), 4, requires_grad=True)
+    packed = static_mix(v, pattern, cu_seqlens=torch.tensor(bounds, dtype=torch.int32))
+    pieces = [static_mix(v[:, a:b], pattern) for a, b in itertools.pairwise(bounds) if a < b]
+    apart = torch.cat(pieces, dim=1)
+    assert torch.equal(packed, apart)
+    dy = torch.randn_like(packed)
+    for actual, expected in zip(
+        torch.autograd.grad(packed, (v, alpha, rho), dy, retain_graph=True),
+        torch.autograd.grad(apart, (v, alpha, rho), dy),
+        strict=True,
+    ):
+        torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "batch", "message"),
+    [
+        ([0, 8], 2, "batch of 1, but the batch is 2"),
+        ([0, 5], 1, r"rise from 0 to T=8, but is \[0, 5\]"),
+        ([0, 6, 4, 8], 1, "rise from 0"),
+        ([8], 1, "integer tensor of shape"),
+        ([0.0, 8.0], 1, "integer tensor"),
+    ],
+)
+def test_packing_that_does_not_fit_is_refused(bounds: list[float], batch: int, message: str) -> None:
+    pattern = prepare_pattern(torch.zeros(1, 8), torch.zeros(1, 8))
+    with pytest.raises(ValueError, match=message):
+        static_mix(torch.zeros(batch, 8, 1, 4), pattern, cu_seqlens=torch.tensor(bounds))
+
+
+def test_a_packed_document_may_not_exceed_the_pattern() -> None:
+    pattern = prepare_pattern(torch.zeros(1, 8), torch.zeros(1, 8))
+    with pytest.raises(ValueError, match="T=9 exceeds T_fit=8"):
+        static_mix(torch.zeros(1, 12, 1, 4), pattern, cu_seqlens=torch.tensor([0, 3, 12]))
+
+
 # opcheck itself reads the gradient of the tensors it clones
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 def test_operator_contract() -> None:
     pattern = prepare_pattern(*make_families(("power1", "sink16-local"), 64))
     for v in (torch.randn(2, 40, 2, 4), torch.randn(2, 2, 40, 4).transpose(1, 2)):
-        arguments = (v.requires_grad_(), list(pattern), False, "auto")
+        arguments = (v.requires_grad_(), *pattern, None, False, "auto")
         torch.library.opcheck(torch.ops.saf_titan.static_mix.default, arguments)

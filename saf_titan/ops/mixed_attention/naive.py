@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from saf_titan.ops.mixed_attention.heads import Heads, compact_kv_index
+from saf_titan.ops.packing import document_bounds
 from saf_titan.ops.static_mix import static_mix_naive
 
 
@@ -22,8 +23,26 @@ def mixed_attention_naive(
     alpha_ST: Tensor | None,
     rho_ST: Tensor | None,
     scale: float,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """softmax(scale q k^T) v of live heads and P v of static heads, in natural order; fp64 inside, differentiable."""
+    documents = document_bounds(v_BTKD.shape[1], cu_seqlens)
+    outputs = []
+    for a, b in documents:
+        q, k = (None if x is None else x[:, a:b] for x in (q_BTUD, k_BTKD))
+        outputs.append(_one_document(q, k, v_BTKD[:, a:b], heads, alpha_ST, rho_ST, scale))
+    return torch.cat(outputs, dim=1)
+
+
+def _one_document(
+    q_BTUD: Tensor | None,
+    k_BTKD: Tensor | None,
+    v_BTKD: Tensor,
+    heads: Heads,
+    alpha_ST: Tensor | None,
+    rho_ST: Tensor | None,
+    scale: float,
+) -> Tensor:
     B, T, num_kv, D = v_BTKD.shape
     group_H = torch.arange(heads.num_heads, device=v_BTKD.device) // (heads.num_heads // num_kv)
     y_BTHD = v_BTKD.new_zeros(B, T, heads.num_heads, D, dtype=torch.float64)

@@ -10,6 +10,7 @@ from torch import Tensor
 from saf_titan.ops.mixed_attention.heads import HeadNumbers, Heads, make_heads
 from saf_titan.ops.mixed_attention.naive import mixed_attention_naive
 from saf_titan.ops.mixed_attention.split import mixed_attention_split
+from saf_titan.ops.packing import check_packing
 from saf_titan.ops.pattern import StaticPattern
 
 BACKENDS = ("auto", "naive", "split")
@@ -23,6 +24,7 @@ def mixed_attention(
     live_heads: HeadNumbers,
     static_heads: HeadNumbers,
     pattern: StaticPattern | None,
+    cu_seqlens: Tensor | None = None,
     scale: float | None = None,
     backend: str = "auto",
 ) -> Tensor:
@@ -34,6 +36,7 @@ def mixed_attention(
     live_heads, static_heads: numbers of the query heads, ascending, together 0 .. H - 1; give int64 tensors (buffers)
         inside a compiled module.
     pattern: of the S static heads, in that order; None where nothing is static, then this is torch's causal attention.
+    cu_seqlens: int tensor (N + 1,), the bounds 0 .. T of N documents packed into a batch of one; nothing crosses them.
     scale: of the scores, default D ** -0.5.
     backend: "auto", "naive" (fp64 oracle) or "split" (torch's attention beside `static_mix`).
 
@@ -41,24 +44,31 @@ def mixed_attention(
     Raises ValueError for shapes that do not fit together, and T > T_fit.
     """
     heads = make_heads(live_heads, static_heads, v_BTKD.device)
-    check_attention(q_BTUD, k_BTKD, v_BTKD, heads, pattern)
+    check_attention(q_BTUD, k_BTKD, v_BTKD, heads, pattern, cu_seqlens)
     scale = v_BTKD.shape[-1] ** -0.5 if scale is None else scale
     if backend not in BACKENDS:
         raise ValueError(f"mixed attention has no backend {backend!r}; choose one of {', '.join(BACKENDS)}")
     if backend == "naive":
         alpha_ST, rho_ST = (pattern.alpha_HT, pattern.rho_HT) if pattern is not None else (None, None)
-        return mixed_attention_naive(q_BTUD, k_BTKD, v_BTKD, heads, alpha_ST, rho_ST, scale)
-    return mixed_attention_split(q_BTUD, k_BTKD, v_BTKD, heads, pattern, scale)
+        return mixed_attention_naive(q_BTUD, k_BTKD, v_BTKD, heads, alpha_ST, rho_ST, scale, cu_seqlens)
+    return mixed_attention_split(q_BTUD, k_BTKD, v_BTKD, heads, pattern, scale, cu_seqlens)
 
 
 def check_attention(
-    q_BTUD: Tensor | None, k_BTKD: Tensor | None, v_BTKD: Tensor, heads: Heads, pattern: StaticPattern | None
+    q_BTUD: Tensor | None,
+    k_BTKD: Tensor | None,
+    v_BTKD: Tensor,
+    heads: Heads,
+    pattern: StaticPattern | None,
+    cu_seqlens: Tensor | None = None,
 ) -> None:
     """ValueError unless queries, keys, values, head numbers and pattern describe one layer."""
     num_live, num_static = heads.live_U.shape[0], heads.static_S.shape[0]
     if v_BTKD.dim() != 4:
         raise ValueError(f"v must have the shape (batch, time, kv heads, head dim), but has {tuple(v_BTKD.shape)}")
     B, T, num_kv, D = v_BTKD.shape
+    if cu_seqlens is not None:
+        check_packing(v_BTKD, cu_seqlens)
     if num_live + num_static == 0 or (num_live + num_static) % num_kv:
         raise ValueError(
             f"{num_live} live + {num_static} static heads are not a multiple of the {num_kv} kv heads of v"
@@ -77,4 +87,5 @@ def check_attention(
         return
     if pattern.num_heads != num_static:
         raise ValueError(f"the pattern has {pattern.num_heads} heads, but static_heads has {num_static}")
-    pattern.check_length(T)
+    if cu_seqlens is None:
+        pattern.check_length(T)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from saf_titan.ops.mixed_attention.heads import Heads, compact_kv_index
+from saf_titan.ops.packing import document_bounds
 from saf_titan.ops.pattern import StaticPattern
 from saf_titan.ops.static_mix import static_mix
 
@@ -21,27 +22,34 @@ def mixed_attention_split(
     heads: Heads,
     pattern: StaticPattern | None,
     scale: float,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Attention output (B, T, H, D) in natural head order."""
     num_heads, num_kv = heads.num_heads, v_BTKD.shape[2]
     if q_BTUD is None or k_BTKD is None:
         assert pattern is not None
-        return static_mix(_expand_kv(v_BTKD, num_heads), pattern)
+        return static_mix(_expand_kv(v_BTKD, num_heads), pattern, cu_seqlens=cu_seqlens)
     if pattern is None:
-        return causal_attention(q_BTUD, k_BTKD, v_BTKD, scale)
+        return causal_attention(q_BTUD, k_BTKD, v_BTKD, scale, cu_seqlens)
     num_live = heads.live_U.shape[0]
     group_H = torch.cat([heads.live_U, heads.static_S])
     if num_kv < num_heads:
         group_H = group_H // (num_heads // num_kv)
         k_BTKD = k_BTKD.index_select(2, compact_kv_index(group_H[:num_live], num_kv, k_BTKD.shape[2]))
     v_live, v_static = v_BTKD.index_select(2, group_H).split([num_live, num_heads - num_live], dim=2)
-    y_live = causal_attention(q_BTUD, k_BTKD, v_live, scale)
-    y_static = static_mix(v_static, pattern)
+    y_live = causal_attention(q_BTUD, k_BTKD, v_live, scale, cu_seqlens)
+    y_static = static_mix(v_static, pattern, cu_seqlens=cu_seqlens)
     return torch.cat([y_live, y_static], dim=2).index_select(2, heads.natural_order())
 
 
-def causal_attention(q_BTHD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, scale: float) -> Tensor:
-    """Plain causal attention in the layout of this package."""
+def causal_attention(
+    q_BTHD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, scale: float, cu_seqlens: Tensor | None = None
+) -> Tensor:
+    """Plain causal attention in the layout of this package, document by document where they are packed."""
+    if cu_seqlens is not None:
+        documents = document_bounds(q_BTHD.shape[1], cu_seqlens)
+        outputs = [causal_attention(q_BTHD[:, a:b], k_BTKD[:, a:b], v_BTKD[:, a:b], scale) for a, b in documents]
+        return torch.cat(outputs, dim=1)
     y_BHTD = F.scaled_dot_product_attention(
         q_BTHD.transpose(1, 2),
         k_BTKD.transpose(1, 2),

@@ -20,15 +20,18 @@ def static_mix_naive(v_BTHD: Tensor, alpha_HT: Tensor, rho_HT: Tensor) -> Tensor
     return torch.einsum("hij,bjhd->bihd", p_HTT, v_BTHD.to(p_HTT.dtype)).to(v_BTHD.dtype)
 
 
-def mix_head_rows(x_BTD: Tensor, alpha_T: Tensor, rho_T: Tensor, transpose: bool, rows: int = 256) -> Tensor:
-    """P x, or P^T x, of one head in blocks of rows of P: O(T) memory and no condition on the pattern."""
+def mix_head_rows(
+    x_BTD: Tensor, y_BTD: Tensor, alpha_T: Tensor, rho_T: Tensor, transpose: bool, rows: int = 256
+) -> None:
+    """Write P x, or P^T x, of one head to y in blocks of rows of P: O(T) memory and no condition on the pattern."""
     T = x_BTD.shape[1]
-    y_BTD = torch.zeros_like(x_BTD)
+    x_BTD = x_BTD.to(alpha_T.dtype)
+    sums_BTD = torch.zeros_like(x_BTD)
     for start in range(0, T, rows):
         stop = min(T, start + rows)
         p = attention_rows(alpha_T[None], rho_T[None], start, stop)[0]
         if transpose:
-            y_BTD[:, :stop] += p.T @ x_BTD[:, start:stop]
+            sums_BTD[:, :stop] += p.T @ x_BTD[:, start:stop]
         else:
-            y_BTD[:, start:stop] = p @ x_BTD[:, :stop]
-    return y_BTD
+            sums_BTD[:, start:stop] = p @ x_BTD[:, :stop]
+    y_BTD.copy_(sums_BTD)

@@ -11,28 +11,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from saf_titan.ops.packing import check_packing, document_bounds
 from saf_titan.ops.pattern import StaticPattern
 from saf_titan.ops.static_mix.fft import mix_head_fft
+from saf_titan.ops.static_mix.gradient import pattern_gradient
 from saf_titan.ops.static_mix.naive import mix_head_rows
 from saf_titan.ops.static_mix.planner import check_backend, explain
 from saf_titan.ops.static_mix.toeplitz import mix_head_gemm
 
 
-def static_mix(v_BTHD: Tensor, pattern: StaticPattern, *, backend: str = "auto") -> Tensor:
+def static_mix(
+    v_BTHD: Tensor, pattern: StaticPattern, *, cu_seqlens: Tensor | None = None, backend: str = "auto"
+) -> Tensor:
     """y[i] = sum_{j<=i} P[i, j] v[j] with P[i, j] = exp(alpha[j] + rho[i - j]) / Z_i, for each static head.
 
     v_BTHD: fp32, bf16 or fp16, any strides, T <= T_fit (a shorter T is exact). Accumulates in fp32; deterministic.
+    cu_seqlens: int tensor (N + 1,), the bounds 0 .. T of N documents packed into a batch of one; the pattern restarts
+        at each, and T_fit limits the longest document instead of T.
     backend: "auto" (certified fast path per head, see `explain`), "fft", "fft64", "gemm" or "naive".
-    Returns (B, T, H, D), contiguous, in the dtype of v; gradient to v.
+    Returns (B, T, H, D), contiguous, in the dtype of v; gradient to v, and to the alpha and rho that the pattern was
+    prepared from where they require grad.
 
     Raises ValueError for shapes or a dtype that do not fit, T > T_fit, and a named backend without its certificate.
     """
-    check_values(v_BTHD, pattern)
+    check_values(v_BTHD, pattern, cu_seqlens)
     check_backend(backend)
-    return torch.ops.saf_titan.static_mix(v_BTHD, list(pattern), False, backend)
+    return torch.ops.saf_titan.static_mix(v_BTHD, *pattern, cu_seqlens, False, backend)
 
 
-def check_values(v_BTHD: Tensor, pattern: StaticPattern) -> None:
+def check_values(v_BTHD: Tensor, pattern: StaticPattern, cu_seqlens: Tensor | None = None) -> None:
     """ValueError unless the values fit the pattern."""
     if v_BTHD.dim() != 4:
         raise ValueError(f"v must have the shape (batch, time, heads, head dim), but has {tuple(v_BTHD.shape)}")
@@ -40,41 +47,96 @@ def check_values(v_BTHD: Tensor, pattern: StaticPattern) -> None:
         raise ValueError(f"v must be float32, bfloat16 or float16, but is {v_BTHD.dtype}")
     if v_BTHD.shape[2] != pattern.num_heads:
         raise ValueError(f"v has {v_BTHD.shape[2]} heads, but the pattern has {pattern.num_heads} static heads")
-    pattern.check_length(v_BTHD.shape[1])
+    if cu_seqlens is None:
+        pattern.check_length(v_BTHD.shape[1])
+    else:
+        check_packing(v_BTHD, cu_seqlens)
 
 
 @torch.library.custom_op("saf_titan::static_mix", mutates_args=())
-def _static_mix(x_BTHD: Tensor, pattern: list[Tensor], transpose: bool, backend: str) -> Tensor:
-    p = StaticPattern(*pattern)
-    T = x_BTHD.shape[1]
+def _static_mix(
+    x_BTHD: Tensor,
+    alpha_HT: Tensor,
+    rho_HT: Tensor,
+    scale_HT: Tensor,
+    weight_HT: Tensor,
+    inv_z_HT: Tensor,
+    heavy_HM: Tensor,
+    error_HP: Tensor,
+    cu_seqlens: Tensor | None,
+    transpose: bool,
+    backend: str,
+) -> Tensor:
+    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, error_HP)
     y_BTHD = torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
-    for h, (path, _) in enumerate(explain(p, T, backend)):
-        compute = torch.float64 if path == "fft64" else torch.float32
-        x_BTD = x_BTHD[:, :, h].to(compute)
-        scale_T, weight_T, inv_z_T = (f_HT[h, :T].to(compute) for f_HT in (p.scale_HT, p.weight_HT, p.inv_z_HT))
-        if path in ("fft", "fft64"):
-            y_BTD = mix_head_fft(x_BTD, scale_T, weight_T, inv_z_T, p.heavy_HM[h], transpose)
-        elif path == "gemm":
-            y_BTD = mix_head_gemm(x_BTD, scale_T, weight_T, inv_z_T, transpose)
-        else:
-            y_BTD = mix_head_rows(x_BTD, p.alpha_HT[h], p.rho_HT[h], transpose)
-        y_BTHD[:, :, h] = y_BTD
+    for start, stop in document_bounds(x_BTHD.shape[1], cu_seqlens):
+        pattern.check_length(stop - start)
+        _mix_document(x_BTHD[:, start:stop], y_BTHD[:, start:stop], pattern, transpose, backend)
     return y_BTHD
 
 
+def _mix_document(x_BTHD: Tensor, y_BTHD: Tensor, pattern: StaticPattern, transpose: bool, backend: str) -> None:
+    T = x_BTHD.shape[1]
+    for h, (path, _) in enumerate(explain(pattern, T, backend)):
+        x_BTD, y_BTD = x_BTHD[:, :, h], y_BTHD[:, :, h]
+        if path == "fft":
+            mix_head_fft(x_BTD, y_BTD, pattern.head(h, T, torch.float32), transpose)
+        elif path == "fft64":
+            mix_head_fft(x_BTD, y_BTD, pattern.head(h, T, torch.float64), transpose)
+        elif path == "gemm":
+            mix_head_gemm(x_BTD, y_BTD, pattern.head(h, T, torch.float32), transpose)
+        else:
+            mix_head_rows(x_BTD, y_BTD, pattern.alpha_HT[h], pattern.rho_HT[h], transpose)
+
+
 @_static_mix.register_fake
-def _(x_BTHD: Tensor, pattern: list[Tensor], transpose: bool, backend: str) -> Tensor:
+def _(x_BTHD: Tensor, *_: Any) -> Tensor:
     return torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
 
 
+@torch.library.custom_op("saf_titan::static_mix_pattern_grad", mutates_args=())
+def _pattern_grad(
+    dy_BTHD: Tensor,
+    v_BTHD: Tensor,
+    alpha_HT: Tensor,
+    rho_HT: Tensor,
+    scale_HT: Tensor,
+    weight_HT: Tensor,
+    inv_z_HT: Tensor,
+    heavy_HM: Tensor,
+    error_HP: Tensor,
+    cu_seqlens: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, error_HP)
+    documents = document_bounds(v_BTHD.shape[1], cu_seqlens)
+    gradients = [pattern_gradient(dy_BTHD[:, a:b], v_BTHD[:, a:b], pattern) for a, b in documents]
+    dalphas, drhos = zip(*gradients, strict=True)
+    return torch.stack(dalphas).sum(0), torch.stack(drhos).sum(0)
+
+
+@_pattern_grad.register_fake
+def _(dy_BTHD: Tensor, v_BTHD: Tensor, alpha_HT: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    dalpha_HT = torch.empty(alpha_HT.shape, dtype=torch.float32, device=alpha_HT.device)
+    return dalpha_HT, torch.empty_like(dalpha_HT)
+
+
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, pattern, ctx.transpose, ctx.backend = inputs
-    ctx.save_for_backward(*pattern)
+    x_BTHD, *pattern, cu_seqlens, ctx.transpose, ctx.backend = inputs
+    # only the gradient of the pattern itself needs the values
+    fitting = pattern[0].requires_grad or pattern[1].requires_grad
+    ctx.save_for_backward(x_BTHD if fitting else None, cu_seqlens, *pattern)
 
 
 def _backward(ctx: Any, dy_BTHD: Tensor) -> tuple[Any, ...]:
-    dx_BTHD = torch.ops.saf_titan.static_mix(dy_BTHD, list(ctx.saved_tensors), not ctx.transpose, ctx.backend)
-    return dx_BTHD, [None] * len(ctx.saved_tensors), None, None
+    x_BTHD, cu_seqlens, *pattern = ctx.saved_tensors
+    dx_BTHD = dalpha_HT = drho_HT = None
+    if ctx.needs_input_grad[0]:
+        dx_BTHD = torch.ops.saf_titan.static_mix(dy_BTHD, *pattern, cu_seqlens, not ctx.transpose, ctx.backend)
+    if x_BTHD is not None:
+        # <dy, P^T x> = <x, P dy>
+        dy_BTHD, v_BTHD = (x_BTHD, dy_BTHD) if ctx.transpose else (dy_BTHD, x_BTHD)
+        dalpha_HT, drho_HT = torch.ops.saf_titan.static_mix_pattern_grad(dy_BTHD, v_BTHD, *pattern, cu_seqlens)
+    return dx_BTHD, dalpha_HT, drho_HT, *(None for _ in pattern[2:]), None, None, None
 
 
 _static_mix.register_autograd(_backward, setup_context=_setup_context)

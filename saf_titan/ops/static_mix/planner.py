@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from saf_titan.ops.pattern import ERROR_LIMIT, StaticPattern
+from saf_titan.ops.pattern import ERROR_LIMIT, PATHS, StaticPattern
 
-BACKENDS = ("auto", "fft", "fft64", "gemm", "naive")
+BACKENDS = ("auto", *PATHS, "naive")
 # from this length on the FFT is faster than dense products
 FFT_MIN_LENGTH = 512
 
@@ -28,11 +28,7 @@ def explain(pattern: StaticPattern, T: int | None = None, backend: str = "auto")
     """
     check_backend(backend)
     T = pattern.T_fit if T is None else T
-    errors = (pattern.fft_error_H.tolist(), pattern.fft64_error_H.tolist(), pattern.gemm_error_H.tolist())
-    return [
-        choose_path(dict(zip(("fft", "fft64", "gemm"), head, strict=True)), T, backend)
-        for head in zip(*errors, strict=False)
-    ]
+    return [choose_path(dict(zip(PATHS, errors, strict=True)), T, backend) for errors in pattern.error_HP.tolist()]
 
 
 def choose_path(errors: dict[str, float], T: int, backend: str = "auto") -> Choice:

@@ -12,16 +12,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from saf_titan.ops.pattern import HeadFactors
+
 BLOCK_ROWS = 256
 
 
-def mix_head_gemm(x_BTD: Tensor, scale_T: Tensor, weight_T: Tensor, inv_z_T: Tensor, transpose: bool) -> Tensor:
-    """P x, or P^T x, of one head; everything fp32 and cut to the same T."""
+def mix_head_gemm(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, transpose: bool) -> None:
+    """Write P x, or P^T x, of one head to y; computed in the dtype of the factors, whatever those of x and y."""
     B, T, D = x_BTD.shape
-    before, after = (inv_z_T, scale_T) if transpose else (scale_T, inv_z_T)
-    x_TN = (x_BTD * before[:, None]).transpose(0, 1).reshape(T, B * D)
-    y_TN = _causal_product(weight_T, x_TN).flip(0) if transpose else _causal_product(weight_T, x_TN.flip(0))
-    return y_TN.view(T, B, D).transpose(0, 1) * after[:, None]
+    before_T, after_T = (head.inv_z_T, head.scale_T) if transpose else (head.scale_T, head.inv_z_T)
+    x_TN = (x_BTD * before_T[:, None]).transpose(0, 1).reshape(T, B * D)
+    # the transpose in natural time is the product in reversed time
+    y_TN = _causal_product(head.weight_T, x_TN if transpose else x_TN.flip(0))
+    y_TN = y_TN.flip(0) if transpose else y_TN
+    torch.mul(y_TN.view(T, B, D).transpose(0, 1), after_T[:, None], out=y_BTD)
 
 
 def _causal_product(weight_T: Tensor, reversed_TN: Tensor) -> Tensor:
