@@ -158,7 +158,7 @@ class ActivationCheckpointSection:
     """Recompute activations in the backward pass instead of keeping them."""
 
     mode: Literal["none", "full", "selective"] = "none"
-    """selective keeps what is dear to recompute, attention among it."""
+    """selective keeps what is costly to recompute, attention among it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

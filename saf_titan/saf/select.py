@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from saf_titan.saf.calibration import Calibration
@@ -20,14 +21,19 @@ Head = tuple[int, int]
 """(layer, head)."""
 
 
-def scores(calibration: Calibration, selector: str) -> Tensor:
-    """Scores (L, H) of a selector: "variance" (the published default), "kl", or one of `extra_scores`.
+def scores(calibration: Calibration, selector: str, *, seed: int = 0) -> Tensor:
+    """Scores (L, H) of a selector: "variance" (the published default), "kl", one of `extra_scores`, or "random".
 
+    seed: of "random" alone; its order does not depend on which heads are static already.
     Raises ValueError for a selector this calibration has no scores for.
     """
-    known = {"variance": calibration.variance_LH, "kl": calibration.kl_LH, **calibration.extra_scores}
+    if selector == "random":
+        generator = torch.Generator().manual_seed(seed)
+        random_LH = torch.rand(calibration.live_LH.shape, generator=generator, dtype=torch.float64)
+        return random_LH.masked_fill(~calibration.live_LH, math.nan)
+    known = calibration.all_scores()
     if selector not in known:
-        raise ValueError(f"this calibration has no scores {selector!r}: it has {', '.join(sorted(known))}")
+        raise ValueError(f"this calibration has no scores {selector!r}: it has {', '.join(sorted(known))} and random")
     return known[selector]
 
 

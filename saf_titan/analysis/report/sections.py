@@ -96,7 +96,7 @@ def freeze(log: RunLog, event: FreezeEvent, num_patterns: int) -> Iterator[str]:
     if event.plan:
         record = event.plan.record
         yield markup.paragraph(
-            f"{len(event.new_heads)} heads became static, chosen by {event.plan.selector} from {record.num_sequences} "
+            f"{len(event.new_heads)} heads became static, chosen by {event.plan.selector} on {record.num_sequences} "
             f"held-out sequences of {record.seq_len:,} tokens. Their attention no longer depends on the input: each "
             "mixes values by a fixed pattern, and its queries, keys and scores are not computed any more."
         )
@@ -110,7 +110,7 @@ def freeze(log: RunLog, event: FreezeEvent, num_patterns: int) -> Iterator[str]:
         yield markup.heading("Patterns", 3)
         yield markup.picture(
             patterns,
-            "Mean attention of some heads (above) and the fitted pattern that replaces it (below), pooled to blocks; "
+            "Mean attention of some heads (above) and the pattern that replaces it (below), pooled to blocks; "
             "queries run downwards, keys to the right, brighter is more. KL: distance of the two in nats per row.",
         )
     yield from _plan_tables(event)
