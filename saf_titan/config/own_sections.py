@@ -33,7 +33,7 @@ class ModelSection:
     """gpt: standard deviation of the initial weights; output projections get it divided by sqrt(2 num_layers)."""
     norm_eps: Annotated[float, Range(above=0)] = 1e-5
     """gpt: added to the variance in LayerNorm."""
-    attention_backend: Literal["auto", "naive", "cpu", "split", "fused"] = "auto"
+    attention_backend: Literal["auto", "naive", "split", "fused"] = "auto"
     """Attention of layers with static heads. auto: the fastest that runs here. A named one must run here."""
 
 
