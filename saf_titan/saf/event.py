@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from saf_titan.ops.pattern import PATHS, prepare_pattern
 from saf_titan.saf.calibration import Calibration
 from saf_titan.saf.contents import CONTENTS, content_parameters
 from saf_titan.saf.fit import FitMethod, compact_kl, fit_compact
@@ -160,20 +161,22 @@ def _fill_quota(
     return chosen, skipped
 
 
-def _with_content(
-    chosen: Sequence[StaticHead], content: str, calibration: Calibration, seed: int
-) -> Sequence[StaticHead]:
-    """The chosen heads with another pattern than the fit to their mean, and its KL in place of the fit's."""
-    if content == "mean" or not chosen:
-        return chosen
-    slots = [(head.layer, head.head) for head in chosen]
-    alpha_NT, rho_NT = content_parameters(content, calibration, slots, seed=seed)
-    index = tuple(torch.tensor(slots).T)
-    masses = calibration.column_mass_LHT[index], calibration.diagonal_mass_LHT[index], calibration.neg_entropy_LH[index]
-    kl_N = compact_kl(alpha_NT, rho_NT, *masses).tolist()
+def _with_content(chosen: Sequence[StaticHead], content: str, calibration: Calibration, seed: int) -> list[StaticHead]:
+    """The chosen heads with their final pattern: its KL, if it is not the fit to the mean, and its certificate."""
+    if not chosen:
+        return []
+    alpha_NT, rho_NT = torch.stack([h.alpha_T for h in chosen]), torch.stack([h.rho_T for h in chosen])
+    kls = [head.fit_kl for head in chosen]
+    if content != "mean":
+        slots = [(head.layer, head.head) for head in chosen]
+        alpha_NT, rho_NT = (x.float() for x in content_parameters(content, calibration, slots, seed=seed))
+        index = tuple(torch.tensor(slots).T)
+        masses = calibration.column_mass_LHT[index], calibration.diagonal_mass_LHT[index]
+        kls = compact_kl(alpha_NT, rho_NT, *masses, calibration.neg_entropy_LH[index]).tolist()
+    errors = prepare_pattern(alpha_NT, rho_NT).error_HP[:, PATHS.index("fft")].tolist()
     return [
-        dataclasses.replace(head, alpha_T=alpha_T.float(), rho_T=rho_T.float(), fit_kl=kl)
-        for head, alpha_T, rho_T, kl in zip(chosen, alpha_NT, rho_NT, kl_N, strict=True)
+        dataclasses.replace(head, alpha_T=alpha_T, rho_T=rho_T, fit_kl=kl, fft_error=error)
+        for head, alpha_T, rho_T, kl, error in zip(chosen, alpha_NT, rho_NT, kls, errors, strict=True)
     ]
 
 

@@ -27,6 +27,7 @@ from torch.utils.hooks import RemovableHandle
 
 from saf_titan.ops import StaticPattern, prepare_pattern, static_mix
 from saf_titan.saf.calibration import Calibration
+from saf_titan.saf.exchange import sum_over_ranks
 from saf_titan.saf.fit import fit_compact
 
 Batch = TypeVar("Batch")
@@ -73,10 +74,12 @@ def output_scores(
     finally:
         for watcher in watchers:
             watcher.remove()
-    gram_LHH = _sum_over_ranks([watcher.gram_HH for watcher in watchers], group)
-    error_LH = _sum_over_ranks([watcher.error_H for watcher in watchers], group)
-    turn_LH = _sum_over_ranks([watcher.turn_H for watcher in watchers], group)
-    stream_L, tokens_L = _sum_over_ranks([watcher.stream_and_tokens for watcher in watchers], group).unbind(1)
+    gram_LHH = sum_over_ranks(torch.stack([watcher.gram_HH for watcher in watchers]), group)
+    error_LH = sum_over_ranks(torch.stack([watcher.error_H for watcher in watchers]), group)
+    turn_LH = sum_over_ranks(torch.stack([watcher.turn_H for watcher in watchers]), group)
+    stream_L, tokens_L = sum_over_ranks(torch.stack([watcher.stream_and_tokens for watcher in watchers]), group).unbind(
+        1
+    )
 
     # a head that adds nothing has no direction: its cosines are 0
     norm_LH = gram_LHH.diagonal(dim1=1, dim2=2).sqrt()
@@ -160,12 +163,3 @@ def _fitted_pattern(calibration: Calibration, layer: int, live: tuple[int, ...])
         tol=1e-4,
     )
     return prepare_pattern(fit.alpha_HT.float(), fit.rho_HT.float())
-
-
-def _sum_over_ranks(parts: list[Tensor], group: dist.ProcessGroup | None) -> Tensor:
-    total = torch.stack(parts)
-    if dist.is_available() and dist.is_initialized():
-        backend_device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
-        total = total.to(backend_device)
-        dist.all_reduce(total, group=group)
-    return total.cpu()

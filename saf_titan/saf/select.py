@@ -8,6 +8,7 @@ Legend: L layers, H query heads.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection
 from typing import Literal
 
@@ -59,3 +60,14 @@ def head_count(total: int, rate: float, rounding: Rounding = "round") -> int:
         raise ValueError(f"unknown rounding {rounding!r}: choose round or floor")
     # a product like 0.29 * 100 = 28.999... means 29 heads
     return math.floor(rate * total + (0.5 if rounding == "round" else 0) + 1e-9)
+
+
+def parse_heads(text: str) -> list[Head]:
+    """(layer, head) of a list like "L0H3,L2H1"; empty for an empty text. ValueError names what cannot be read."""
+    heads = []
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"L(\d+)H(\d+)", name)
+        if match is None:
+            raise ValueError(f"{name!r} is not a head: write heads as L<layer>H<head>, for example L0H3,L2H1")
+        heads.append((int(match[1]), int(match[2])))
+    return heads

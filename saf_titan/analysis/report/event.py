@@ -41,8 +41,7 @@ class FreezeEvent:
         """
         if self.plan is None or self.calibration is None:
             return None
-        statistics = self.calibration
-        table = {"variance": statistics.variance_LH, "kl": statistics.kl_LH, **statistics.extra_scores}
+        table = self.calibration.all_scores()
         name = self.plan.selector if self.plan.selector in table else "variance"
         return name, table[name]
 

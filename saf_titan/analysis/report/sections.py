@@ -53,7 +53,10 @@ def _freeze_intent(log: RunLog) -> str:
     if not saf.enable:
         return "none: this run keeps all heads live"
     due = "" if log.freezes else " (not reached yet)"
-    return f"{saf.rate:.0%} of all heads after step {log.config.freeze_step:,}{due}, lowest {saf.selector} first"
+    return (
+        f"{saf.rate:.0%} of all heads after step {log.config.freeze_step:,}{due}, "
+        f"chosen by {saf.selector}, pattern {saf.content}"
+    )
 
 
 def _key_numbers(log: RunLog, events: list[FreezeEvent]) -> list[tuple[str, str]]:
