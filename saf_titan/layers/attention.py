@@ -54,6 +54,14 @@ class MixedAttention(Module):
         for name, tensor in pattern._asdict().items():
             self.register_buffer(f"pattern_{name}", tensor, persistent=False)
 
+    def set_live(self) -> None:
+        """Score every head from now on."""
+        self.static_heads = ()
+        self.live_heads_U = torch.arange(self.num_heads, device=self.live_heads_U.device)
+        self.static_heads_S = self.live_heads_U[:0]
+        for name in StaticPattern._fields:
+            delattr(self, f"pattern_{name}")
+
     def _init_self_buffers(self, *, buffer_device: torch.device | None = None) -> None:
         # the model is built on the meta device and materialised empty
         self.live_heads_U = torch.arange(self.num_heads, device=buffer_device or self.live_heads_U.device)
@@ -120,6 +128,12 @@ class SAFAttention(GQAttention):
         pattern = prepare_pattern(alpha_ST.to(device), rho_ST.to(device))
         self.inner_attention.set_static(tuple(heads), pattern)
         self.qkv_linear.keep_live(self.live_heads)
+        self._version += 1
+
+    def set_live(self) -> None:
+        """Make every head live again."""
+        self.inner_attention.set_live()
+        self.qkv_linear.live_rows = None
         self._version += 1
 
     def forward(

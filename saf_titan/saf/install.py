@@ -6,7 +6,8 @@ momentum, on any sharding, with nothing to run at each step. Parameters keep the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +15,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from saf_titan.saf.plan import StaticPlan
+
+OptimizerState = Mapping[Tensor, dict[str, Any]]
+"""``Optimizer.state``: per parameter a dict of tensors, of which those in the shape of the parameter are moments."""
 
 
 class QueryKeyProjections(Protocol):
@@ -31,44 +35,67 @@ class FreezableAttention(Protocol):
     @property
     def qkv_linear(self) -> QueryKeyProjections: ...
 
+    @property
+    def static_heads(self) -> tuple[int, ...]: ...
+
     def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None: ...
 
+    def set_live(self) -> None: ...
 
-def install(attentions: Sequence[FreezableAttention], plan: StaticPlan) -> None:
-    """Make the heads of ``plan`` static in ``attentions`` (one a layer, in order)."""
-    for layer, (heads, alpha_ST, rho_ST) in plan.layers().items():
-        attentions[layer].set_static(heads, alpha_ST, rho_ST)
+
+def install(attentions: Sequence[FreezableAttention], plan: StaticPlan | None) -> None:
+    """Make exactly the heads of ``plan`` static in ``attentions`` (one a layer, in order); None: no head."""
+    layers = plan.layers() if plan is not None else {}
+    for layer, attention in enumerate(attentions):
+        if layer in layers:
+            attention.set_static(*layers[layer])
+        elif attention.static_heads:
+            attention.set_live()
+
+
+@dataclass(frozen=True)
+class ZeroedRows:
+    """What stood where there are zeros now, this rank's share of it."""
+
+    pieces: tuple[tuple[Tensor, Tensor, Tensor], ...]
+    """(local tensor, mask of its zeroed elements, their values)."""
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put the values back; only right while no optimizer step has passed."""
+        for tensor, mask, values in self.pieces:
+            tensor[mask] = values
 
 
 @torch.no_grad()
 def zero_query_key_rows(
-    attentions: Sequence[FreezableAttention], plan: StaticPlan, optimizer_state: Mapping[Tensor, dict[str, Any]]
-) -> None:
-    """Zero the query and key rows of the plan's heads, and their moments, in place.
-
-    Args:
-        optimizer_state: ``Optimizer.state`` of the optimizer that owns the projections: per parameter a dict of
-            tensors, of which those in the shape of the parameter are moments.
-    """
+    attentions: Sequence[FreezableAttention], plan: StaticPlan, optimizer_state: OptimizerState
+) -> ZeroedRows:
+    """Zero the query and key rows of the plan's heads, and their moments, in place."""
+    pieces = []
     for layer, (heads, _, _) in plan.layers().items():
         qkv = attentions[layer].qkv_linear
         rows = qkv.head_rows(heads)
         for weight in (qkv.wq.weight, qkv.wk.weight):
-            moments = [
-                value
-                for value in optimizer_state.get(weight, {}).values()
-                if isinstance(value, Tensor) and value.shape == weight.shape
-            ]
-            for tensor in (weight, *moments):
-                _zero_rows(tensor, rows)
+            for tensor in (weight, *_moments(weight, optimizer_state)):
+                local, mask = _local_rows(tensor, rows)
+                pieces.append((local, mask, local[mask]))
+                local.masked_fill_(mask, 0.0)
+    return ZeroedRows(tuple(pieces))
 
 
-def _zero_rows(tensor: Tensor, rows: Tensor) -> None:
-    """Zero whole rows of a plain or a sharded matrix."""
+def _moments(weight: Tensor, optimizer_state: OptimizerState) -> Iterator[Tensor]:
+    for value in optimizer_state.get(weight, {}).values():
+        if isinstance(value, Tensor) and value.shape == weight.shape:
+            yield value
+
+
+def _local_rows(tensor: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """This rank's part of a plain or sharded matrix, and a mask of the elements of whole rows in it."""
     mask = torch.zeros(tensor.shape, dtype=torch.bool, device=tensor.device)
     mask[rows.to(tensor.device)] = True
-    if isinstance(tensor, DTensor):
-        # sharding the mask like the tensor finds the local rows for any placement
-        mask = distribute_tensor(mask, tensor.device_mesh, tensor.placements, src_data_rank=None).to_local()
-        tensor = tensor.to_local()
-    tensor.masked_fill_(mask, 0.0)
+    if not isinstance(tensor, DTensor):
+        return tensor.detach(), mask
+    # sharding the mask like the tensor finds the local rows for any placement
+    local_mask = distribute_tensor(mask, tensor.device_mesh, tensor.placements, src_data_rank=None).to_local()
+    return tensor.to_local(), local_mask
