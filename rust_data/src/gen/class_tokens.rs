@@ -108,8 +108,8 @@ impl ClassTokens {
             Context::Counts { distinct, .. } => {
                 let (of_class, of_none) = context.split_at_mut(distinct);
                 let first = class * self.distinct;
-                of_class.iter_mut().for_each(|token| *token = (first + random.below(self.distinct)) as i32);
-                of_none.iter_mut().for_each(|token| *token = (first_common + random.below(self.common)) as i32);
+                random.fill_below(self.distinct, first, of_class);
+                random.fill_below(self.common, first_common, of_none);
                 for i in (1..context.len()).rev() {
                     context.swap(i, random.below(i as u32 + 1) as usize);
                 }

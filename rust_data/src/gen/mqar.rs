@@ -112,9 +112,7 @@ impl<'a> RowWriter<'a> {
         for (pair, &value) in context.chunks_exact_mut(2).zip(&*chosen) {
             pair[1] = (ranges.first_value + value) as i32;
         }
-        for input in rest.iter_mut() {
-            *input = random.below(ranges.first_key) as i32;
-        }
+        random.fill_below(ranges.first_key, 0, rest);
         labels.fill(IGNORE);
         let labels = &mut labels[2 * *pairs..];
         for pair in context.chunks_exact(2) {

@@ -41,8 +41,10 @@ impl RowRandom {
 
     #[inline(never)]
     fn refill(&mut self) {
-        for word in &mut self.block {
-            *word = self.cipher.next_u32();
+        let mut bytes = [0; 4 * BLOCK_WORDS];
+        self.cipher.fill_bytes(&mut bytes);
+        for (word, bytes) in self.block.iter_mut().zip(bytes.chunks_exact(4)) {
+            *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         }
         self.used = 0;
     }
@@ -58,6 +60,30 @@ impl RowRandom {
             }
         }
         (product >> 32) as u32
+    }
+
+    /// What as many calls of `below` would give, each plus `first`.
+    pub fn fill_below(&mut self, bound: u32, first: u32, mut numbers: &mut [i32]) {
+        while !numbers.is_empty() {
+            if self.used == BLOCK_WORDS {
+                self.refill();
+            }
+            let count = numbers.len().min(BLOCK_WORDS - self.used);
+            let (now, later) = numbers.split_at_mut(count);
+            let mut rejected = false;
+            for (number, &word) in now.iter_mut().zip(&self.block[self.used..]) {
+                let product = u64::from(word) * u64::from(bound);
+                *number = (first + (product >> 32) as u32) as i32;
+                // one draw in 2^32 / bound may have to be repeated
+                rejected |= (product as u32) < bound;
+            }
+            if rejected {
+                now.iter_mut().for_each(|number| *number = (first + self.below(bound)) as i32);
+            } else {
+                self.used += count;
+            }
+            numbers = later;
+        }
     }
 
     /// A number in `0 .. 1` with 53 random bits.
@@ -87,6 +113,21 @@ mod tests {
         assert_eq!([random.next(), random.next()], first);
         for other in [draw(b"mqar    ", 1, 6), draw(b"mqar    ", 2, 5), draw(b"class   ", 1, 5)] {
             assert_ne!(other, first);
+        }
+    }
+
+    #[test]
+    fn filling_is_drawing_one_by_one() {
+        // the large bound is rejected often
+        for bound in [1, 7, 2048, 3 << 30] {
+            let (mut one, mut many) = (RowRandom::new(b"test    ", 3), RowRandom::new(b"test    ", 3));
+            one.seek(1);
+            many.seek(1);
+            for count in [1, 63, 64, 65, 500] {
+                let mut filled = vec![0; count];
+                many.fill_below(bound, 5, &mut filled);
+                assert!(filled.iter().all(|&number| number == (5 + one.below(bound)) as i32), "bound {bound}");
+            }
         }
     }
 
