@@ -52,11 +52,11 @@ def _write_report(run: RunConfig) -> None:
     logger.info(f"Report: {write_report(Path(run.dump_folder), heads=run.report.heads)}")
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: BaseException) -> str:
     """One line; of an error that many ranks raised, the first cause."""
     if isinstance(error, CheckpointException) and error.failures:
         rank, (cause, _) = next(iter(error.failures.items()))
-        return f"checkpoint failed on rank {rank}: {_explain(cause) if isinstance(cause, Exception) else cause}"
+        return f"checkpoint failed on rank {rank}: {_explain(cause)}"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return (
             f"no space left for {error.filename or 'the checkpoint'} ({error.strerror}); the last complete checkpoint "

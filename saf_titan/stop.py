@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from types import FrameType, TracebackType
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,7 +24,7 @@ class StopRequest:
         self._requested = torch.zeros(1, dtype=torch.int32)
         self._previous: dict[signal.Signals, signal._HANDLER] = {}
         # gloo, so that asking costs no device synchronisation
-        self._group = dist.new_group(backend="gloo")
+        self._group: Any = dist.new_group(backend="gloo")
 
     def __enter__(self) -> StopRequest:
         for number in _SIGNALS:

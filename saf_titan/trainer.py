@@ -29,8 +29,8 @@ from saf_titan.metrics import RunMetrics
 from saf_titan.resume import PLAN_KEY, find_checkpoint, read_plan
 from saf_titan.saf.calibrate import calibrate
 from saf_titan.saf.calibration import Calibration
-from saf_titan.saf.install import install, zero_query_key_rows
 from saf_titan.saf.event import make_plan
+from saf_titan.saf.install import install, zero_query_key_rows
 from saf_titan.saf.plan import StaticPlan
 from saf_titan.stop import StopRequest
 
@@ -50,6 +50,7 @@ class SAFTrainer(Trainer):
     optimizers: CircuitOptimizers
     lr_schedulers: CircuitSchedules
     metrics_processor: RunMetrics
+    ntokens_seen: int
     plan: StaticPlan | None
     stopped_early: bool
 
@@ -244,7 +245,7 @@ class SAFTrainer(Trainer):
         """One forward of the model that leaves no trace in the counters of training."""
         input_dict, labels = batch
         on_device = {name: tensor.to(self.device) for name, tensor in input_dict.items()}
-        num_tokens_seen = self.ntokens_seen
+        num_tokens_seen: int = self.ntokens_seen
         inputs, _, extra_kwargs = self.post_dataloading_process(on_device, labels.to(self.device))
         self.ntokens_seen = num_tokens_seen
         with self.train_context():

@@ -158,7 +158,7 @@ class CircuitSchedules(LRSchedulersContainer):
         self.apply()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # torchtitan calls get_lr() here, a closed form of last_epoch and the config's base rates; torch warns of such calls
+        # torch warns of torchtitan's call of get_lr(), here a closed form of last_epoch and the config's base rates
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             super().load_state_dict(state_dict)

@@ -33,7 +33,7 @@ class ModelSection:
     """gpt: standard deviation of the initial weights; output projections get it divided by sqrt(2 num_layers)."""
     norm_eps: Annotated[float, Range(above=0)] = 1e-5
     """gpt: added to the variance in LayerNorm."""
-    attention_backend: Literal["auto", "naive", "cpu", "split", "fused"] = "auto"
+    attention_backend: Literal["auto", "naive", "split", "fused"] = "auto"
     """Attention of layers with static heads. auto: the fastest that runs here. A named one must run here."""
 
 
@@ -83,10 +83,12 @@ class SafSection:
     """The same as a share of training.steps, rounded down. Give step or fraction, not both."""
     rate: Annotated[float, FRACTION] = 0.25
     """Share of all heads that become static."""
-    selector: Literal["variance", "kl"] = "variance"
-    """Score of a head's attention over sequences, lowest first. variance: around its mean. kl: divergence from it."""
-    content: Literal["mean"] = "mean"
-    """Pattern of a static head. mean: the compact fit to its mean attention."""
+    selector: Literal["variance", "kl", "random", "random_layer_matched"] = "variance"
+    """Which heads: the lowest variance of the attention over sequences, the lowest kl from its mean, or for comparison
+    random ones, layer_matched in the numbers per layer that variance would give."""
+    content: Literal["mean", "distance", "uniform", "random"] = "mean"
+    """Pattern of a static head. mean: the compact fit to its mean attention. For comparison: distance, a fit that knows
+    only how far back a key lies; uniform; random."""
     calibration_sequences: Annotated[int, Range(low=2)] = 32
     """Held-out sequences the statistics are taken from."""
     calibration_batch_size: Annotated[int, NOT_NEGATIVE] = 0

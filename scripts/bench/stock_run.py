@@ -2,7 +2,7 @@
 
     torchrun --nproc_per_node 2 scripts/bench/stock_run.py stock|ours DATA OUT.json [STEPS]
 
-Writes the bits of every training loss and the seconds of every step (first rank). Freezing is off and the QK ratio is 1.
+Writes the bits of every training loss and the seconds of every step (first rank). Freezing is off, the QK ratio 1.
 DATA is a folder of shards with a vocabulary of at most 2048.
 """
 

@@ -165,3 +165,8 @@ def test_live_heads_need_queries_and_keys() -> None:
     layer = Layer(4, 4, (1,), T=20)
     with pytest.raises(ValueError, match="with 3 live heads, q and k must both be given"):
         mixed_attention(None, None, layer.v, live_heads=layer.live, static_heads=layer.static, pattern=layer.pattern)
+
+
+def test_the_fused_backend_never_falls_back() -> None:
+    with pytest.raises(ValueError, match="'fused' needs a GPU, but v is on cpu"):
+        Layer(4, 4, (1,), T=20).run("fused")

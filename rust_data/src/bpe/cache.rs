@@ -15,6 +15,8 @@ pub trait Id: Copy + Default + PartialEq + Send + Sync + 'static {
     fn to_u32(self) -> u32;
     /// Appends `ids` in little-endian order.
     fn extend_bytes(ids: &[Self], bytes: &mut Vec<u8>);
+    /// The reverse; bytes that do not fill an id are left out.
+    fn extend_from_bytes(bytes: &[u8], ids: &mut Vec<Self>);
 }
 
 impl Id for u16 {
@@ -32,6 +34,9 @@ impl Id for u16 {
             place.copy_from_slice(&id.to_le_bytes());
         }
     }
+    fn extend_from_bytes(bytes: &[u8], ids: &mut Vec<Self>) {
+        ids.extend(bytes.chunks_exact(2).map(|b| Self::from_le_bytes([b[0], b[1]])));
+    }
 }
 
 impl Id for u32 {
@@ -48,6 +53,9 @@ impl Id for u32 {
         for (id, place) in ids.iter().zip(bytes[start..].chunks_exact_mut(4)) {
             place.copy_from_slice(&id.to_le_bytes());
         }
+    }
+    fn extend_from_bytes(bytes: &[u8], ids: &mut Vec<Self>) {
+        ids.extend(bytes.chunks_exact(4).map(|b| Self::from_le_bytes([b[0], b[1], b[2], b[3]])));
     }
 }
 
@@ -88,7 +96,12 @@ impl<T: Id> WordCache<T> {
     pub fn new(bits: u32) -> Self {
         let num_slots = 1usize << bits;
         // one slot in four stays free so that a search ends soon
-        Self { slots: vec![Slot::default(); num_slots], free: num_slots / 4 * 3, long: HashMap::new(), long_limit: num_slots / 16 }
+        Self {
+            slots: vec![Slot::default(); num_slots],
+            free: num_slots / 4 * 3,
+            long: HashMap::new(),
+            long_limit: num_slots / 16,
+        }
     }
 
     /// Ids of a short word.

@@ -17,31 +17,35 @@ pub struct Merges {
     pairs: Vec<Pair>,
 }
 
-struct Pair {
-    left: u32,
-    right: u32,
-    token: u32,
-}
+/// Left token, right token, the token they make.
+type Pair = (u32, u32, u32);
 
 impl Merges {
     /// Every pair of tokens whose join is a token.
     pub fn new(vocab: &Vocab) -> Self {
         let by_bytes = vocab.by_bytes();
-        let mut byte_ids = [NO_TOKEN; 256];
         let mut pairs = Vec::new();
+        for (token, bytes) in vocab.tokens.iter().enumerate() {
+            for cut in 1..bytes.len() {
+                if let (Some(&left), Some(&right)) = (by_bytes.get(&bytes[..cut]), by_bytes.get(&bytes[cut..])) {
+                    pairs.push((left, right, token as u32));
+                }
+            }
+        }
+        Self::from_pairs(vocab, pairs)
+    }
+
+    /// The given pairs only.
+    pub fn from_pairs(vocab: &Vocab, pairs: Vec<Pair>) -> Self {
+        let mut byte_ids = [NO_TOKEN; 256];
         for (token, bytes) in vocab.tokens.iter().enumerate() {
             if let [byte] = **bytes {
                 byte_ids[usize::from(byte)] = token as u32;
             }
-            for cut in 1..bytes.len() {
-                if let (Some(&left), Some(&right)) = (by_bytes.get(&bytes[..cut]), by_bytes.get(&bytes[cut..])) {
-                    pairs.push(Pair { left, right, token: token as u32 });
-                }
-            }
         }
         let mut slots = vec![NO_TOKEN; (2 * pairs.len() + 1).next_power_of_two()];
-        for (index, pair) in pairs.iter().enumerate() {
-            let mut slot = slot_of(pair.left, pair.right, slots.len());
+        for (index, &(left, right, _)) in pairs.iter().enumerate() {
+            let mut slot = slot_of(left, right, slots.len());
             while slots[slot] != NO_TOKEN {
                 slot = (slot + 1) & (slots.len() - 1);
             }
@@ -59,9 +63,9 @@ impl Merges {
             if index == NO_TOKEN {
                 return NO_TOKEN;
             }
-            let pair = &self.pairs[index as usize];
-            if pair.left == left && pair.right == right {
-                return pair.token;
+            let pair = self.pairs[index as usize];
+            if (pair.0, pair.1) == (left, right) {
+                return pair.2;
             }
             slot = (slot + 1) & (self.slots.len() - 1);
         }
@@ -86,7 +90,9 @@ impl Merges {
         loop {
             let num_pairs = ids.len().saturating_sub(1);
             let lowest = joins[..num_pairs].iter().enumerate().min_by_key(|&(_, &join)| join);
-            let Some((at, &token)) = lowest.filter(|&(_, &token)| token != NO_TOKEN) else { return };
+            let Some((at, &token)) = lowest.filter(|&(_, &token)| token != NO_TOKEN) else {
+                return;
+            };
             ids[at] = token;
             ids.remove(at + 1);
             joins.copy_within(at + 1..num_pairs, at);

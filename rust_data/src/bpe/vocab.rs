@@ -45,12 +45,12 @@ impl Vocab {
         let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
         let mut tokens = Vec::new();
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
-            let parsed = line.split_once(' ').and_then(|(token, rank)| {
-                Some((base64_decode(token)?, rank.trim().parse::<usize>().ok()?))
-            });
-            let (token, rank) = parsed
-                .filter(|(_, rank)| *rank < 1 << 24)
-                .ok_or_else(|| Error::value(format!("{}: line {}: expected `base64 rank`", path.display(), number + 1)))?;
+            let parsed = line
+                .split_once(' ')
+                .and_then(|(token, rank)| Some((base64_decode(token)?, rank.trim().parse::<usize>().ok()?)));
+            let (token, rank) = parsed.filter(|(_, rank)| *rank < 1 << 24).ok_or_else(|| {
+                Error::value(format!("{}: line {}: expected `base64 rank`", path.display(), number + 1))
+            })?;
             if tokens.len() <= rank {
                 tokens.resize(rank + 1, Box::default());
             }
@@ -68,13 +68,16 @@ impl Vocab {
     }
 
     /// Refuses a vocabulary that cannot spell every text or whose end-of-text id is taken.
-    fn checked(self) -> Result<Self> {
+    pub fn checked(self) -> Result<Self> {
         let single: usize = self.tokens.iter().filter(|token| token.len() == 1).count();
         if single != 256 {
             return Err(Error::value(format!("tokenizer {}: {single} of the 256 single bytes are tokens", self.name)));
         }
         if self.tokens.get(self.eot as usize).is_some_and(|token| !token.is_empty()) {
-            return Err(Error::value(format!("tokenizer {}: end-of-text id {} is an ordinary token", self.name, self.eot)));
+            return Err(Error::value(format!(
+                "tokenizer {}: end-of-text id {} is an ordinary token",
+                self.name, self.eot
+            )));
         }
         Ok(self)
     }
@@ -104,7 +107,7 @@ impl Vocab {
 }
 
 /// GPT-2's printable stand-in for each byte, as its merge file spells it.
-fn printable_alphabet() -> HashMap<char, u8> {
+pub fn printable_alphabet() -> HashMap<char, u8> {
     let printable = |b: u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
     let mut stand_ins = (256u32..).filter_map(char::from_u32);
     let mut alphabet = HashMap::new();

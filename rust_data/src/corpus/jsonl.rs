@@ -73,7 +73,8 @@ impl JsonLines {
         }
         let line = std::str::from_utf8(&self.line).map_err(|e| format!("invalid UTF-8 at byte {}", e.valid_up_to()))?;
         let mut deserializer = serde_json::Deserializer::from_str(line);
-        let field = Field(&self.column).deserialize(&mut deserializer).and_then(|text| deserializer.end().map(|()| text));
+        let field =
+            Field(&self.column).deserialize(&mut deserializer).and_then(|text| deserializer.end().map(|()| text));
         match field.map_err(|error| format!("bad JSON: {error}"))? {
             Some(bytes) => Ok(replace_surrogates(bytes)),
             None => Err(format!("field {:?} is missing or null", self.column)),
@@ -147,7 +148,7 @@ struct TextBytes;
 impl<'de> DeserializeSeed<'de> for TextBytes {
     type Value = Option<Cow<'de, [u8]>>;
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Self::Value, D::Error> {
-        deserializer.deserialize_bytes(self)
+        deserializer.deserialize_option(self)
     }
 }
 
@@ -163,8 +164,11 @@ impl<'de> Visitor<'de> for TextBytes {
     fn visit_bytes<E>(self, bytes: &[u8]) -> std::result::Result<Self::Value, E> {
         Ok(Some(Cow::Owned(bytes.to_owned())))
     }
-    fn visit_unit<E>(self) -> std::result::Result<Self::Value, E> {
+    fn visit_none<E>(self) -> std::result::Result<Self::Value, E> {
         Ok(None)
+    }
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> std::result::Result<Self::Value, D::Error> {
+        deserializer.deserialize_bytes(self)
     }
     fn visit_seq<A: serde::de::SeqAccess<'de>>(self, _: A) -> std::result::Result<Self::Value, A::Error> {
         Err(A::Error::custom("expected a string, found an array"))

@@ -132,10 +132,9 @@ impl Rows for RowGroup {
             if self.next_level == self.levels.len() {
                 if let Err(error) = self.fetch() {
                     // what was read before the damage is kept; the rest of the group is lost
-                    batch.rejected.extend((self.next_row..self.end_row).map(|row| super::Rejected {
-                        row,
-                        reason: error.to_string(),
-                    }));
+                    batch.rejected.extend(
+                        (self.next_row..self.end_row).map(|row| super::Rejected { row, reason: error.to_string() }),
+                    );
                     return Ok(false);
                 }
             }

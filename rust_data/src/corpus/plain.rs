@@ -28,15 +28,6 @@ impl PlainText {
         reader.read_to_end(&mut self.rest).map_err(Error::io(&self.path))?;
         Ok(self.rest.len() <= target)
     }
-
-    /// Gives the document up; what has been handed out of it becomes a document of its own.
-    fn end_early(&self, batch: &mut Batch, reason: String) -> bool {
-        if self.offset > 0 {
-            batch.push(0, "", true);
-        }
-        batch.reject(0, reason);
-        false
-    }
 }
 
 impl Rows for PlainText {
@@ -52,7 +43,8 @@ impl Rows for PlainText {
             Some(cut) => cut,
             None => {
                 let reason = format!("no word border in {} MiB of text at byte {}", MAX_PIECE_BYTES >> 20, self.offset);
-                return Ok(self.end_early(batch, reason));
+                batch.reject(0, reason);
+                return Ok(false);
             }
         };
         let complete = at_end && cut == self.rest.len();
@@ -60,7 +52,8 @@ impl Rows for PlainText {
             Ok(text) => batch.push(0, text, complete),
             Err(error) => {
                 let reason = format!("invalid UTF-8 at byte {}", self.offset + error.valid_up_to() as u64);
-                return Ok(self.end_early(batch, reason));
+                batch.reject(0, reason);
+                return Ok(false);
             }
         }
         self.offset += cut as u64;

@@ -23,6 +23,7 @@ pub struct Settings {
     pub column: String,
     pub shard_tokens: u64,
     pub val_tokens: u64,
+    pub seed: u64,
     pub part: (u64, u64),
     pub skip_errors: bool,
     pub inputs: Vec<(String, u64)>,
@@ -40,33 +41,28 @@ pub struct Position {
 impl Settings {
     /// Names the first setting in which a resumed run differs.
     pub fn agree(&self, now: &Self) -> Result<()> {
-        let differs = |name: &str, before: &dyn std::fmt::Debug, now: &dyn std::fmt::Debug| {
-            Err(Error::value(format!("--resume: {name} was {before:?} and is now {now:?}; use the same or another --out")))
-        };
-        if self.tokenizer_sha256 != now.tokenizer_sha256 {
-            return differs("the tokenizer's digest", &self.tokenizer_sha256, &now.tokenizer_sha256);
-        }
-        if self.column != now.column {
-            return differs("--column", &self.column, &now.column);
-        }
-        if self.shard_tokens != now.shard_tokens {
-            return differs("--shard-tokens", &self.shard_tokens, &now.shard_tokens);
-        }
-        if self.val_tokens != now.val_tokens {
-            return differs("--val-tokens", &self.val_tokens, &now.val_tokens);
-        }
-        if self.part != now.part {
-            return differs("--part", &self.part, &now.part);
-        }
-        if self.skip_errors != now.skip_errors {
-            return differs("--on-error skip", &self.skip_errors, &now.skip_errors);
-        }
-        if self.inputs.len() != now.inputs.len() {
-            return differs("the number of input files", &self.inputs.len(), &now.inputs.len());
-        }
-        match self.inputs.iter().zip(&now.inputs).find(|(before, now)| before != now) {
-            Some((before, now)) => differs("an input file (name, bytes)", before, now),
+        let differing = self.fields().into_iter().zip(now.fields()).find(|(before, now)| before != now);
+        match differing {
+            Some(((name, before), (_, now))) => Err(Error::value(format!(
+                "--resume: {name} was {before} and is now {now}; use the same or another --out"
+            ))),
             None => Ok(()),
         }
+    }
+
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let mut fields = vec![
+            ("the tokenizer's digest", self.tokenizer_sha256.clone()),
+            ("--column", self.column.clone()),
+            ("--shard-tokens", self.shard_tokens.to_string()),
+            ("--val-tokens", self.val_tokens.to_string()),
+            ("--seed", self.seed.to_string()),
+            ("--part", format!("{}/{}", self.part.0, self.part.1)),
+            ("--on-error", if self.skip_errors { "skip" } else { "stop" }.to_owned()),
+            ("the number of input files", self.inputs.len().to_string()),
+        ];
+        let files = self.inputs.iter().map(|(name, bytes)| ("an input file", format!("{name} of {bytes} bytes")));
+        fields.extend(files);
+        fields
     }
 }

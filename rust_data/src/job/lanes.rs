@@ -126,19 +126,15 @@ impl<T: Id> Lanes<T> {
     }
 
     /// Hands in a batch; `last` says that its unit has no more. Writes whatever is due, with `write`.
-    pub fn deliver(
-        &self,
-        ticket: &Ticket,
-        batch: Encoded<T>,
-        last: bool,
-        write: &dyn Fn(&Encoded<T>) -> Result<()>,
-    ) {
+    pub fn deliver(&self, ticket: &Ticket, batch: Encoded<T>, last: bool, write: &dyn Fn(&Encoded<T>) -> Result<()>) {
         let mut state = self.lock();
         state.pending_bytes += batch.tokens.capacity() * size_of::<T>();
         state.pending.insert((ticket.unit, ticket.batch), (batch, last));
         while !state.writing && state.error.is_none() {
             let due = state.due;
-            let Some((batch, last)) = state.pending.remove(&due) else { break };
+            let Some((batch, last)) = state.pending.remove(&due) else {
+                break;
+            };
             state.writing = true;
             drop(state);
             let outcome = write(&batch);

@@ -4,7 +4,9 @@ pub mod journal;
 mod lanes;
 pub mod progress;
 mod run;
+mod shuffle;
 mod sink;
+mod splits;
 
 pub use run::{plan, run, Plan};
 
@@ -18,6 +20,8 @@ pub struct Options {
     pub shard_tokens: u64,
     /// The leading whole documents that reach this many tokens make the val split.
     pub val_tokens: u64,
+    /// 0 keeps the order of the input, any other seed permutes the documents.
+    pub seed: u64,
     pub threads: usize,
     /// This job does part `part.0` of `part.1`.
     pub part: (u64, u64),

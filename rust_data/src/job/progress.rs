@@ -21,6 +21,10 @@ impl Progress {
         counter.fetch_add(amount, Ordering::Relaxed);
     }
 
+    pub fn set(counter: &AtomicU64, value: u64) {
+        counter.store(value, Ordering::Relaxed);
+    }
+
     pub fn get(counter: &AtomicU64) -> u64 {
         counter.load(Ordering::Relaxed)
     }

@@ -1,5 +1,6 @@
 //! Planning a job, running it on threads, and writing the manifest.
 
+use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,6 +26,23 @@ pub struct Plan {
     pub units: Vec<Unit>,
     /// Files that cannot be read at all and why (`OnError::Skip` only).
     pub broken: Vec<(usize, String)>,
+}
+
+impl Plan {
+    /// The files that this part read from, each with its digest.
+    fn digest(&self, sources: Vec<SourceInfo>) -> Result<Vec<SourceInfo>> {
+        let mut used = Vec::new();
+        for (index, mut info) in sources.into_iter().enumerate() {
+            if info.error.is_none() && !self.units.iter().any(|unit| unit.source == index) {
+                continue;
+            }
+            if info.sha256.is_empty() && info.error.is_none() {
+                info.sha256 = sha256_of_file(&self.sources[index].path)?;
+            }
+            used.push(info);
+        }
+        Ok(used)
+    }
 }
 
 pub fn plan(inputs: &[String], options: &Options) -> Result<Plan> {
@@ -75,8 +93,8 @@ fn run_as<T: Id>(plan: Plan, options: &Options, model: &Arc<Model>, progress: &A
     let start = journal.position;
     let total = plan.units[start.unit.min(plan.units.len())..].iter().map(|unit| unit.weight).sum();
     Progress::add(&progress.total, total);
-    let sink = Sink::<T>::new(options, model.clone(), plan.sources.clone(), journal, progress.clone());
-    sink.write_journal()?;
+    let mut sink = Sink::<T>::new(options, model, &plan.sources, journal, progress)?;
+    sink.checkpoint()?;
     let job = Job {
         lanes: Lanes::new(start.unit, plan.units.len(), options.threads, options.memory as usize / 2),
         sink: Mutex::new(sink),
@@ -87,22 +105,18 @@ fn run_as<T: Id>(plan: Plan, options: &Options, model: &Arc<Model>, progress: &A
         start,
     };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..options.threads).map(|_| scope.spawn(|| job.work())).collect();
-        for worker in workers {
-            if worker.join().is_err() {
-                job.lanes.fail(Error::value("internal error: a worker thread panicked"));
-            }
+        for _ in 0..options.threads {
+            scope.spawn(|| {
+                if catch_unwind(AssertUnwindSafe(|| job.work())).is_err() {
+                    job.lanes.fail(Error::value("internal error in a worker thread"));
+                }
+            });
         }
     });
     let sink = job.sink.into_inner().unwrap_or_else(PoisonError::into_inner);
     job.lanes.outcome()?;
-    let (splits, mut sources) = sink.finish()?;
-    for (info, source) in sources.iter_mut().zip(&plan.sources) {
-        if info.sha256.is_empty() && info.error.is_none() {
-            info.sha256 = sha256_of_file(&source.path)?;
-        }
-    }
-    let manifest = manifest_of::<T>(options, model, splits, sources);
+    let (splits, sources) = sink.finish()?;
+    let manifest = manifest_of::<T>(options, model, splits, plan.digest(sources)?);
     write_json(&options.out.join(MANIFEST), &manifest)?;
     let journal = options.out.join(JOURNAL);
     std::fs::remove_file(&journal).map_err(Error::io(&journal))?;
@@ -121,7 +135,7 @@ fn manifest_of<T: Id>(options: &Options, model: &Model, splits: Splits, sources:
             eot: model.vocab.eot,
         },
         dtype: format!("uint{}", 8 * size_of::<T>()),
-        seed: 0,
+        seed: options.seed,
         shard_tokens: options.shard_tokens,
         splits,
         sources,
@@ -141,13 +155,15 @@ fn begin(plan: &Plan, options: &Options, model: &Model) -> Result<Begin> {
         column: options.column.clone(),
         shard_tokens: options.shard_tokens,
         val_tokens: options.val_tokens,
+        seed: options.seed,
         part: options.part,
         skip_errors: options.on_error == OnError::Skip,
         inputs: plan.sources.iter().map(|source| (source.name.clone(), source.bytes)).collect(),
     };
     let (manifest, journal) = (options.out.join(MANIFEST), options.out.join(JOURNAL));
     if !options.resume && (manifest.exists() || journal.exists()) {
-        let state = if manifest.exists() { "a complete corpus" } else { "an unfinished run (--resume goes on with it)" };
+        let state =
+            if manifest.exists() { "a complete corpus" } else { "an unfinished run (--resume goes on with it)" };
         return Err(Error::value(format!("{} holds {state}; choose another --out", options.out.display())));
     }
     if journal.exists() && !manifest.exists() {
@@ -157,7 +173,13 @@ fn begin(plan: &Plan, options: &Options, model: &Model) -> Result<Begin> {
         return Ok(Begin::At(journal));
     }
     if manifest.exists() {
-        return read_json(&manifest).map(Begin::Complete);
+        let done: Manifest = read_json(&manifest)?;
+        let same = (done.shard_tokens, done.seed, &done.tokenizer.sha256)
+            == (settings.shard_tokens, settings.seed, &settings.tokenizer_sha256);
+        return match same {
+            true => Ok(Begin::Complete(done)),
+            false => Err(Error::value(format!("{} is complete, with other settings", options.out.display()))),
+        };
     }
     let mut sources: Vec<SourceInfo> = plan
         .sources
@@ -213,11 +235,16 @@ impl<T: Id> Job<'_, T> {
         };
         batch.clear();
         let before = reader.progress();
-        let more = reader.fill(batch)?;
+        let (more, broken) = match reader.fill(batch) {
+            Ok(more) => (more, None),
+            Err(error) if self.options.on_error == OnError::Skip => (false, Some(error.to_string())),
+            Err(error) => return Err(error),
+        };
         Progress::add(&self.progress.read, reader.progress() - before);
         self.lanes.give_back(ticket.unit, more.then_some(reader));
 
-        let encoded = self.encode(ticket.unit, batch, encoder);
+        let mut encoded = self.encode(ticket.unit, batch, encoder)?;
+        encoded.broken = broken;
         let write = |batch: &Encoded<T>| self.sink().accept(batch);
         self.lanes.deliver(ticket, encoded, !more, &write);
         Ok(())
@@ -239,13 +266,13 @@ impl<T: Id> Job<'_, T> {
         unit.open(source, &self.options.column, self.options.memory / 8, skip)
     }
 
-    fn encode(&self, unit: usize, batch: &mut Batch, encoder: &mut Encoder<T>) -> Encoded<T> {
+    fn encode(&self, unit: usize, batch: &mut Batch, encoder: &mut Encoder<T>) -> Result<Encoded<T>> {
         let eot = T::from_u32(self.model.vocab.eot);
         let mut tokens = self.lanes.buffer();
         let mut rows = Vec::with_capacity(batch.rows.len());
         let mut start = 0;
         for row in &batch.rows {
-            encoder.encode(&batch.text[start..row.end], &mut tokens);
+            encoder.encode(&batch.text[start..row.end], &mut tokens)?;
             start = row.end;
             if row.complete {
                 tokens.push(eot);
@@ -255,6 +282,6 @@ impl<T: Id> Job<'_, T> {
         Progress::add(&self.progress.text_bytes, batch.text.len() as u64);
         Progress::add(&self.progress.tokens, tokens.len() as u64);
         let source = self.plan.units[unit].source;
-        Encoded { unit, source, tokens, rows, rejected: std::mem::take(&mut batch.rejected) }
+        Ok(Encoded { unit, source, tokens, rows, rejected: std::mem::take(&mut batch.rejected), broken: None })
     }
 }

@@ -1,10 +1,11 @@
 //! The end of the pipeline: batches in corpus order become shards, and the journal follows them.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::journal::{Journal, Position, Settings, JOURNAL};
+use super::journal::{Journal, Position, JOURNAL};
 use super::progress::Progress;
+use super::shuffle::Shuffle;
+use super::splits::SplitWriter;
 use super::{OnError, Options};
 use crate::bpe::cache::Id;
 use crate::bpe::encoder::Model;
@@ -12,7 +13,6 @@ use crate::corpus::sources::Source;
 use crate::corpus::Rejected;
 use crate::error::{Error, Result};
 use crate::shards::manifest::{write_json, SourceInfo, Splits};
-use crate::shards::writer::ShardWriter;
 
 /// The tokens of one batch.
 pub struct Encoded<T> {
@@ -22,6 +22,8 @@ pub struct Encoded<T> {
     pub tokens: Vec<T>,
     pub rows: Vec<RowTokens>,
     pub rejected: Vec<Rejected>,
+    /// Why the file could not be read further.
+    pub broken: Option<String>,
 }
 
 /// The tokens up to `end` are of `row`; a complete row ends in its end-of-text token.
@@ -32,46 +34,47 @@ pub struct RowTokens {
 }
 
 pub struct Sink<T: Id> {
-    directory: PathBuf,
-    model: Arc<Model>,
+    journal: Journal,
+    journal_path: std::path::PathBuf,
     sources: Vec<Source>,
     on_error: OnError,
-    journal: Journal,
-    shard: Option<ShardWriter>,
+    eot: T,
+    writer: SplitWriter<T>,
+    /// Takes the documents first if they are to be permuted.
+    shuffle: Option<Shuffle<T>>,
     /// Tokens still to pass over because a complete shard holds them.
     skip_tokens: u64,
-    /// Tokens of the val split, those of an unfinished shard included; `None` once the split is closed.
-    val_tokens: Option<u64>,
+    /// Whether the last row written is still incomplete.
+    open_row: bool,
     progress: Arc<Progress>,
-    tokens: std::marker::PhantomData<T>,
 }
 
 impl<T: Id> Sink<T> {
     pub fn new(
         options: &Options,
-        model: Arc<Model>,
-        sources: Vec<Source>,
+        model: &Arc<Model>,
+        sources: &[Source],
         journal: Journal,
-        progress: Arc<Progress>,
-    ) -> Self {
-        let written = journal.splits.val.tokens;
-        let val_open = written < journal.settings.val_tokens && journal.splits.train.shards.is_empty();
-        Self {
-            directory: options.out.clone(),
-            model,
-            sources,
+        progress: &Arc<Progress>,
+    ) -> Result<Self> {
+        let splits = journal.splits.clone();
+        let (shard_tokens, val_tokens) = (options.shard_tokens, options.val_tokens);
+        let shuffle = match options.seed {
+            0 => None,
+            seed => Some(Shuffle::new(&options.out, seed, Progress::get(&progress.total), options.memory / 8)?),
+        };
+        Ok(Self {
+            journal_path: options.out.join(JOURNAL),
+            sources: sources.to_vec(),
             on_error: options.on_error,
+            eot: T::from_u32(model.vocab.eot),
+            writer: SplitWriter::new(options.out.clone(), model.clone(), shard_tokens, val_tokens, splits),
+            shuffle,
             skip_tokens: journal.position.token,
-            val_tokens: val_open.then_some(written),
+            open_row: false,
+            progress: progress.clone(),
             journal,
-            shard: None,
-            progress,
-            tokens: std::marker::PhantomData,
-        }
-    }
-
-    fn settings(&self) -> &Settings {
-        &self.journal.settings
+        })
     }
 
     /// Writes one batch; batches must come in corpus order.
@@ -82,18 +85,66 @@ impl<T: Id> Sink<T> {
             while let Some(bad) = rejected.next_if(|bad| bad.row < row.row) {
                 self.reject(batch.source, bad)?;
             }
-            if (self.journal.position.unit, self.journal.position.row) != (batch.unit, row.row) {
-                self.journal.position = Position { unit: batch.unit, row: row.row, token: 0 };
-            }
+            self.seek(batch.unit, row.row);
             self.write(&batch.tokens[start..row.end])?;
             start = row.end;
+            self.open_row = !row.complete;
             if row.complete {
-                self.end_document(batch, row.row)?;
+                self.end_document(batch.source)?;
             }
         }
-        rejected.try_for_each(|bad| self.reject(batch.source, bad))
+        rejected.try_for_each(|bad| self.reject(batch.source, bad))?;
+        match &batch.broken {
+            Some(reason) => self.give_up(batch.source, reason),
+            None => Ok(()),
+        }
     }
 
+    fn seek(&mut self, unit: usize, row: u64) {
+        let position = &mut self.journal.position;
+        if (position.unit, position.row) != (unit, row) {
+            *position = Position { unit, row, token: 0 };
+        }
+    }
+
+    fn write(&mut self, tokens: &[T]) -> Result<()> {
+        let skipped = self.skip_tokens.min(tokens.len() as u64);
+        self.skip_tokens -= skipped;
+        let mut tokens = &tokens[skipped as usize..];
+        if let Some(shuffle) = &mut self.shuffle {
+            shuffle.write(tokens);
+            return Ok(());
+        }
+        while !tokens.is_empty() {
+            match self.writer.write(tokens)? {
+                0 => {
+                    self.writer.finish_shard()?;
+                    self.checkpoint()?;
+                }
+                written => {
+                    self.journal.position.token += written as u64;
+                    tokens = &tokens[written..];
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end_document(&mut self, source: usize) -> Result<()> {
+        self.open_row = false;
+        self.journal.sources[source].documents += 1;
+        Progress::add(&self.progress.documents, 1);
+        let position = &mut self.journal.position;
+        let row = position.row;
+        *position = Position { unit: position.unit, row: row + 1, token: 0 };
+        match &mut self.shuffle {
+            Some(shuffle) => shuffle.end_document(source, row),
+            None if self.writer.end_document()? => self.checkpoint(),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts a row without usable text, or stops the job with it.
     fn reject(&mut self, source: usize, bad: &Rejected) -> Result<()> {
         if self.on_error == OnError::Stop {
             let file = self.sources[source].path.display().to_string();
@@ -102,69 +153,29 @@ impl<T: Id> Sink<T> {
         }
         self.journal.sources[source].skipped += 1;
         Progress::add(&self.progress.skipped, 1);
-        Ok(())
+        self.close_row(source)
     }
 
-    fn write(&mut self, mut tokens: &[T]) -> Result<()> {
-        let skipped = self.skip_tokens.min(tokens.len() as u64);
-        self.skip_tokens -= skipped;
-        tokens = &tokens[skipped as usize..];
-        while !tokens.is_empty() {
-            let room = self.settings().shard_tokens - self.shard.as_ref().map_or(0, ShardWriter::tokens);
-            if room == 0 {
-                self.finish_shard()?;
-                continue;
-            }
-            let (now, later) = tokens.split_at(tokens.len().min(room as usize));
-            self.open_shard()?.push(now)?;
-            self.journal.position.token += now.len() as u64;
-            if let Some(written) = &mut self.val_tokens {
-                *written += now.len() as u64;
-            }
-            tokens = later;
+    fn give_up(&mut self, source: usize, reason: &str) -> Result<()> {
+        self.journal.sources[source].error = Some(reason.to_owned());
+        self.close_row(source)
+    }
+
+    /// What was read of a row before it turned out bad is a document of its own.
+    fn close_row(&mut self, source: usize) -> Result<()> {
+        if self.open_row {
+            self.write(&[self.eot])?;
+            self.end_document(source)?;
         }
         Ok(())
     }
 
-    fn open_shard(&mut self) -> Result<&mut ShardWriter> {
-        let shard = match self.shard.take() {
-            Some(shard) => shard,
-            None => {
-                let (name, split) = match self.val_tokens {
-                    Some(_) => ("val", &self.journal.splits.val),
-                    None => ("train", &self.journal.splits.train),
-                };
-                let name = format!("{name}_{:06}.bin", split.shards.len());
-                ShardWriter::create::<T>(&self.directory, name, &self.model.vocab)?
-            }
-        };
-        Ok(self.shard.insert(shard))
-    }
-
-    fn end_document(&mut self, batch: &Encoded<T>, row: u64) -> Result<()> {
-        self.open_shard()?.end_document();
-        self.journal.sources[batch.source].documents += 1;
-        Progress::add(&self.progress.documents, 1);
-        self.journal.position = Position { unit: batch.unit, row: row + 1, token: 0 };
-        if self.val_tokens.is_some_and(|written| written >= self.settings().val_tokens) {
-            self.finish_shard()?;
-            self.val_tokens = None;
-        }
-        Ok(())
-    }
-
-    fn finish_shard(&mut self) -> Result<()> {
-        let Some(shard) = self.shard.take() else { return Ok(()) };
-        let info = shard.finish()?;
-        let splits = &mut self.journal.splits;
-        let split = if self.val_tokens.is_some() { &mut splits.val } else { &mut splits.train };
-        split.push(info);
-        Progress::add(&self.progress.shards, 1);
-        self.write_journal()
-    }
-
-    pub fn write_journal(&self) -> Result<()> {
-        write_json(&self.directory.join(JOURNAL), &self.journal)
+    /// Records the shards so far, so that a killed run goes on behind them.
+    pub fn checkpoint(&mut self) -> Result<()> {
+        self.journal.splits = self.writer.splits().clone();
+        let shards = self.journal.splits.train.shards.len() + self.journal.splits.val.shards.len();
+        Progress::set(&self.progress.shards, shards as u64);
+        write_json(&self.journal_path, &self.journal)
     }
 
     pub fn set_digest(&mut self, source: usize, sha256: String) {
@@ -173,12 +184,16 @@ impl<T: Id> Sink<T> {
 
     /// Closes the last shard; the splits and sources of the whole job.
     pub fn finish(mut self) -> Result<(Splits, Vec<SourceInfo>)> {
-        self.finish_shard()?;
-        let (asked, train) = (self.settings().val_tokens, &self.journal.splits.train);
-        if train.tokens == 0 {
-            let val = self.journal.splits.val.tokens;
+        if let Some(shuffle) = self.shuffle.take() {
+            shuffle.drain(&mut self.writer)?;
+        }
+        self.writer.finish_shard()?;
+        self.checkpoint()?;
+        let (asked, Splits { train, val }) = (self.journal.settings.val_tokens, &self.journal.splits);
+        if train.tokens == 0 && val.tokens > 0 {
+            let val = val.tokens;
             return Err(Error::value(format!(
-                "the corpus has {val} tokens and --val-tokens {asked} took them all; ask for less"
+                "--val-tokens {asked} takes the whole corpus of {val} tokens; ask for less"
             )));
         }
         Ok((self.journal.splits, self.journal.sources))

@@ -60,7 +60,10 @@ impl Header {
         };
         // other writers of this format leave every word behind the third zero
         if word(3) != token_bytes && word(3) != 0 {
-            return Err(Error::value(format!("magic says {token_bytes} bytes a token, header word 3 says {}", word(3))));
+            return Err(Error::value(format!(
+                "magic says {token_bytes} bytes a token, header word 3 says {}",
+                word(3)
+            )));
         }
         let tokens = u64::from(word(2));
         let long_count = u64::from(word(8)) | u64::from(word(9)) << 32;

@@ -33,7 +33,8 @@ impl ShardWriter {
             tokenizer_sha256: vocab.sha256,
         };
         let path = directory.join(temporary_name(&name));
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).map_err(Error::io(&path))?;
+        let file =
+            File::options().read(true).write(true).create(true).truncate(true).open(&path).map_err(Error::io(&path))?;
         // zeros in the header's place: a file that was never finished is no shard
         let buffer = vec![0; HEADER_BYTES];
         Ok(Self { directory: directory.to_owned(), name, file, buffer, header })

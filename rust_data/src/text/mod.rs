@@ -1,5 +1,6 @@
 //! Unicode character classes and the split of text into pretokens.
 
 pub mod classes;
+pub mod pattern;
 mod ranges;
 pub mod scalar;

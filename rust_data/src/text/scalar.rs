@@ -33,7 +33,9 @@ pub fn pretoken_end(text: &str, start: usize) -> usize {
         return start + contraction;
     }
     let mut at = start;
-    let Some((mut class, mut len)) = class_at(text, at) else { return start };
+    let Some((mut class, mut len)) = class_at(text, at) else {
+        return start;
+    };
     if text.as_bytes()[at] == b' ' {
         if let Some(next) = class_at(text, at + 1).filter(|next| next.0 != Class::Space) {
             at += 1;

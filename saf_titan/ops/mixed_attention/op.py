@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from saf_titan.ops.mixed_attention.fused import mixed_attention_fused
 from saf_titan.ops.mixed_attention.heads import HeadNumbers, Heads, make_heads
 from saf_titan.ops.mixed_attention.naive import mixed_attention_naive
 from saf_titan.ops.mixed_attention.split import mixed_attention_split
 from saf_titan.ops.packing import check_packing
 from saf_titan.ops.pattern import StaticPattern
 
-BACKENDS = ("auto", "naive", "split")
+BACKENDS = ("auto", "naive", "split", "fused")
 
 
 def mixed_attention(
@@ -38,7 +39,9 @@ def mixed_attention(
     pattern: of the S static heads, in that order; None where nothing is static, then this is torch's causal attention.
     cu_seqlens: int tensor (N + 1,), the bounds 0 .. T of N documents packed into a batch of one; nothing crosses them.
     scale: of the scores, default D ** -0.5.
-    backend: "auto", "naive" (fp64 oracle) or "split" (torch's attention beside `static_mix`).
+    backend: "naive" (fp64 oracle), "split" (torch's attention beside `static_mix`, any device), "fused" (Triton, live
+        and static heads in one launch; needs a GPU and both kinds of heads), or "auto": "split", until "fused" is
+        measured to be faster.
 
     Returns (B, T, H, D) in natural head order, in the dtype of v; gradients to q, k and v.
     Raises ValueError for shapes that do not fit together, and T > T_fit.
@@ -51,6 +54,12 @@ def mixed_attention(
     if backend == "naive":
         alpha_ST, rho_ST = (pattern.alpha_HT, pattern.rho_HT) if pattern is not None else (None, None)
         return mixed_attention_naive(q_BTUD, k_BTKD, v_BTKD, heads, alpha_ST, rho_ST, scale, cu_seqlens)
+    if backend == "fused":
+        check_fused(v_BTKD, q_BTUD is not None, pattern is not None, cu_seqlens is not None)
+        assert q_BTUD is not None
+        assert k_BTKD is not None
+        assert pattern is not None
+        return mixed_attention_fused(q_BTUD, k_BTKD, v_BTKD, heads, pattern, scale)
     return mixed_attention_split(q_BTUD, k_BTKD, v_BTKD, heads, pattern, scale, cu_seqlens)
 
 
@@ -89,3 +98,15 @@ def check_attention(
         raise ValueError(f"the pattern has {pattern.num_heads} heads, but static_heads has {num_static}")
     if cu_seqlens is None:
         pattern.check_length(T)
+
+
+def check_fused(v_BTKD: Tensor, any_live: bool, any_static: bool, packed: bool) -> None:
+    """ValueError where the fused backend cannot run."""
+    if v_BTKD.device.type != "cuda":
+        raise ValueError(f"backend 'fused' needs a GPU, but v is on {v_BTKD.device}; use 'auto' or 'split'")
+    if not any_live or not any_static:
+        raise ValueError("backend 'fused' needs live and static heads in the layer; use 'auto' or 'split'")
+    if packed:
+        raise ValueError("backend 'fused' does not take packed documents; use 'auto' or 'split'")
+    if v_BTKD.shape[-1] > 128:
+        raise ValueError(f"backend 'fused' takes head dims up to 128, but D={v_BTKD.shape[-1]}; use 'auto' or 'split'")
