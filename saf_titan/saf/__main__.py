@@ -5,8 +5,12 @@
     python -m saf_titan.saf explain STATS --plan PLAN
     python -m saf_titan.saf select STATS --rate 0.5 --selector kl --out plan.safetensors
     python -m saf_titan.saf fit STATS --method adam400
+    python -m saf_titan.saf apply CHECKPOINT PLAN --num-heads 12 --out CHECKPOINT
+    python -m saf_titan.saf export CHECKPOINT --num-heads 12 --out model.safetensors
+    python -m saf_titan.saf restore model.safetensors --out full.safetensors
 
-A freeze writes PLAN and STATS to <run>/saf/step-<step>/{plan,stats}.safetensors.
+A freeze writes PLAN and STATS to <run>/saf/step-<step>/{plan,stats}.safetensors; CHECKPOINT is a folder
+<run>/checkpoint/step-<step>.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import time
 from pathlib import Path
 
 from saf_titan.saf.calibration import Calibration
+from saf_titan.saf.checkpoint import apply_plan, export_compact, read_checkpoint, restore_full, write_checkpoint
 from saf_titan.saf.contents import CONTENTS
 from saf_titan.saf.event import make_plan
 from saf_titan.saf.explain import explain
@@ -91,6 +96,26 @@ def fit(args: argparse.Namespace) -> int:
     return 0
 
 
+def apply(args: argparse.Namespace) -> int:
+    state = read_checkpoint(args.checkpoint)
+    changed = apply_plan(state, StaticPlan.load(args.plan), args.num_heads)
+    write_checkpoint(state, args.out)
+    print(f"zeroed the static rows of {len(changed)} tensors and added the plan; wrote {args.out}")
+    return 0
+
+
+def export(args: argparse.Namespace) -> int:
+    sizes = export_compact(args.checkpoint, args.out, args.num_heads)
+    print(f"wrote {args.out}: {sizes[1]:,} of {sizes[0]:,} parameters, and the plan")
+    return 0
+
+
+def restore(args: argparse.Namespace) -> int:
+    plan = restore_full(args.model, args.out)
+    print(f"wrote {args.out}: all rows, those of {len(plan.heads)} static heads zero")
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(
         prog="python -m saf_titan.saf", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -136,6 +161,24 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--heads", default="", help="L0H3,L2H1,...; all live heads by default")
     command.add_argument("--method", default="lbfgs", choices=["lbfgs", "ipf", "adam400"])
     command.set_defaults(run=fit)
+
+    command = commands.add_parser("apply", help="a checkpoint with a plan in it, as if the freeze had been in training")
+    command.add_argument("checkpoint", type=Path)
+    command.add_argument("plan", type=Path)
+    command.add_argument("--num-heads", type=int, required=True, help="query heads a layer")
+    command.add_argument("--out", type=Path, required=True, help="folder of the new checkpoint")
+    command.set_defaults(run=apply)
+
+    command = commands.add_parser("export", help="weights of a frozen checkpoint without dead query and key rows")
+    command.add_argument("checkpoint", type=Path)
+    command.add_argument("--num-heads", type=int, required=True, help="query heads a layer")
+    command.add_argument("--out", type=Path, required=True, help="safetensors file")
+    command.set_defaults(run=export)
+
+    command = commands.add_parser("restore", help="the inverse of export: zeros where rows were removed")
+    command.add_argument("model", type=Path)
+    command.add_argument("--out", type=Path, required=True, help="safetensors file")
+    command.set_defaults(run=restore)
     return main
 
 
