@@ -24,8 +24,9 @@ from saf_titan.layers.attention import SAFAttention
 from saf_titan.saf.calibrate import calibrate
 from saf_titan.saf.calibration import Calibration
 from saf_titan.saf.event import make_plan
+from saf_titan.saf.gate_taylor import gate_taylor_scores
 from saf_titan.saf.gradient_score import QueryKeyGradient
-from saf_titan.saf.install import install, zero_query_key_rows
+from saf_titan.saf.install import install, zero_unused_weights
 from saf_titan.saf.output_scores import output_scores
 from saf_titan.saf.plan import StaticPlan
 from saf_titan.saf.schedule import FixedSchedule, LossBudget, LossBudgetSchedule, Schedule, ramp
@@ -73,18 +74,18 @@ class Freezer(Generic[Batch]):
         settings: SafSection,
         schedule: Schedule,
         forward: Callable[[Batch], object],
-        loss: Callable[[Batch], Tensor],
+        sequence_losses: Callable[[Batch], Tensor],
         group: dist.ProcessGroup | None,
     ) -> None:
         """
         Args:
             forward: one forward of a batch, a collective under FSDP.
-            loss: mean loss per token of a batch, over this rank.
+            sequence_losses: mean loss per token of each sequence of a batch, with a graph where gradients are on.
             group: ranks that read different data; None for a single process.
         """
         self._model, self._optimizer, self._group = model, optimizer, group
         self._settings, self._schedule = settings, schedule
-        self._forward, self._loss = forward, loss
+        self._forward, self._sequence_losses = forward, sequence_losses
         self.attentions = [module for module in model.modules() if isinstance(module, SAFAttention)]
         self.plan: StaticPlan | None = None
         self._gradient: QueryKeyGradient | None = None
@@ -152,7 +153,7 @@ class Freezer(Generic[Batch]):
         before = self._held_out_loss(data.batches) if self._schedule.measures else None
         with _timed(seconds, "install"):
             install(self.attentions, plan)
-            zeroed = zero_query_key_rows(self.attentions, plan, self._optimizer.state)
+            zeroed = zero_unused_weights(self.attentions, plan, self._optimizer.state)
         losses = None
         if before is not None:
             losses = before, self._held_out_loss(data.batches)
@@ -193,6 +194,11 @@ class Freezer(Generic[Batch]):
             blocks = list(self._model.get_submodule("layers").children())
             scores = output_scores(blocks, self.attentions, batches, self._forward, calibration, group=self._group)
             calibration = calibration.with_scores(**scores)
+        if self._settings.selector == "gate_taylor":
+            with torch.enable_grad():
+                score_LH = gate_taylor_scores(self.attentions, batches, self._sequence_losses, group=self._group)
+            self._optimizer.zero_grad()
+            calibration = calibration.with_scores(gate_taylor=score_LH)
         if self._gradient is not None:
             calibration = calibration.with_scores(qk_gradient=self._gradient.score_LH)
         return calibration
@@ -200,7 +206,7 @@ class Freezer(Generic[Batch]):
     def _held_out_loss(self, batches: Sequence[Batch]) -> float:
         """Mean loss over the calibration sequences of all ranks."""
         with self._measuring():
-            total = torch.stack([self._loss(batch).double() for batch in batches]).mean()
+            total = torch.cat([self._sequence_losses(batch).double() for batch in batches]).mean()
         if self._group is not None:
             dist.all_reduce(total, group=self._group)
             total /= dist.get_world_size(self._group)

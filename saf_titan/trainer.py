@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 from torchtitan.distributed.cudagraph import cudagraph_teardown, wrap_with_cuda_graph
 from torchtitan.distributed.utils import set_pg_timeouts
@@ -64,7 +65,7 @@ class SAFTrainer(Trainer):
             settings=config.run.saf,
             schedule=freeze_schedule(config.run),
             forward=self._forward,
-            loss=self._batch_loss,
+            sequence_losses=self._sequence_losses,
             group=self._batch_group(),
         )
         self.metrics_processor.num_heads = self.freezer.num_heads
@@ -224,10 +225,10 @@ class SAFTrainer(Trainer):
         with self.train_context():
             return self.model_parts[0](inputs, **extra_kwargs)
 
-    def _batch_loss(self, batch: Batch) -> Tensor:
-        logits, labels = self._forward(batch), batch[1].to(self.device)
-        loss_sum, _ = self.loss_fn(logits, labels)
-        return loss_sum / labels.numel()
+    def _sequence_losses(self, batch: Batch) -> Tensor:
+        """Mean cross-entropy of each sequence of a batch, [B]."""
+        logits_BTV, labels_BT = self._forward(batch), batch[1].to(self.device)
+        return F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, reduction="none").mean(1)
 
     def _heads_changed(self) -> None:
         """Tell the metrics, and drop what was compiled or captured for other heads."""

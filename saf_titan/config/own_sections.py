@@ -104,21 +104,22 @@ class SafSection:
         "output_rms",
         "redundancy",
         "block_influence",
+        "gate_taylor",
         "random",
         "random_layer_matched",
         "list",
     ] = "variance"
     """Which heads, the lowest score first. Of the attention over sequences: variance, kl (from the mean). Of the
     training: qk_gradient. Of what the head adds to the residual stream: output_error (by its pattern instead),
-    output_rms, redundancy, block_influence. For comparison: random, random_layer_matched (with variance's numbers per
-    layer), list (those in `heads`)."""
+    output_rms, redundancy, block_influence. Of the loss: gate_taylor. For comparison: random, random_layer_matched
+    (with variance's numbers per layer), list (those in `heads`)."""
     heads: tuple[str, ...] = ()
     """list: the heads, as ["L0H3", "L2H1"]."""
     seed: Annotated[int, NOT_NEGATIVE] = 0
     """Of random selectors and of the random content."""
-    content: Literal["mean", "distance", "uniform", "random"] = "mean"
+    content: Literal["mean", "distance", "uniform", "random", "prune"] = "mean"
     """Pattern of a static head. mean: the compact fit to its mean attention. For comparison: distance, a fit that knows
-    only how far back a key lies; uniform; random."""
+    only how far back a key lies; uniform; random; prune, which removes the head altogether."""
     calibration_sequences: Annotated[int, Range(low=2)] = 32
     """Held-out sequences the statistics are taken from."""
     calibration_batch_size: Annotated[int, NOT_NEGATIVE] = 0

@@ -1,4 +1,4 @@
-"""Install a plan: make its heads static, and their query and key rows a fixed point of the optimizer.
+"""Install a plan: make its heads static, and the weights they no longer use a fixed point of the optimizer.
 
 Zero gradient, zero weight and zero moments stay exactly zero under AdamW (decoupled decay included) and under SGD with
 momentum, on any sharding, with nothing to run at each step. Parameters keep their shapes and identities.
@@ -14,17 +14,19 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from saf_titan.saf.contents import PRUNE
 from saf_titan.saf.plan import StaticPlan
 
 OptimizerState = Mapping[Tensor, dict[str, Any]]
 """``Optimizer.state``: per parameter a dict of tensors, of which those in the shape of the parameter are moments."""
 
 
-class QueryKeyProjections(Protocol):
-    """Separate query and key projections with one block of rows a head."""
+class Projections(Protocol):
+    """Separate query, key and value projections with one block of rows a head."""
 
     wq: nn.Linear
     wk: nn.Linear
+    wv: nn.Linear
 
     def head_rows(self, heads: Sequence[int]) -> Tensor: ...
 
@@ -32,13 +34,17 @@ class QueryKeyProjections(Protocol):
 class FreezableAttention(Protocol):
     """What installation asks of an attention layer."""
 
+    wo: nn.Linear
+
     @property
-    def qkv_linear(self) -> QueryKeyProjections: ...
+    def qkv_linear(self) -> Projections: ...
 
     @property
     def static_heads(self) -> tuple[int, ...]: ...
 
     def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None: ...
+
+    def set_pruned(self, heads: tuple[int, ...]) -> None: ...
 
     def set_live(self) -> None: ...
 
@@ -47,14 +53,17 @@ def install(attentions: Sequence[FreezableAttention], plan: StaticPlan | None) -
     """Make exactly the heads of ``plan`` static in ``attentions`` (one a layer, in order); None: no head."""
     layers = plan.layers() if plan is not None else {}
     for layer, attention in enumerate(attentions):
-        if layer in layers:
+        if layer not in layers:
+            if attention.static_heads:
+                attention.set_live()
+        elif plan is not None and plan.content == PRUNE:
+            attention.set_pruned(layers[layer][0])
+        else:
             attention.set_static(*layers[layer])
-        elif attention.static_heads:
-            attention.set_live()
 
 
 @dataclass(frozen=True)
-class ZeroedRows:
+class ZeroedWeights:
     """What stood where there are zeros now, this rank's share of it."""
 
     pieces: tuple[tuple[Tensor, Tensor, Tensor], ...]
@@ -68,20 +77,26 @@ class ZeroedRows:
 
 
 @torch.no_grad()
-def zero_query_key_rows(
+def zero_unused_weights(
     attentions: Sequence[FreezableAttention], plan: StaticPlan, optimizer_state: OptimizerState
-) -> ZeroedRows:
-    """Zero the query and key rows of the plan's heads, and their moments, in place."""
+) -> ZeroedWeights:
+    """Zero the weights that the plan's heads no longer use, and their moments, in place.
+
+    These are the query and key rows; of pruned heads also the value rows and the columns of the output.
+    """
     pieces = []
     for layer, (heads, _, _) in plan.layers().items():
-        qkv = attentions[layer].qkv_linear
+        qkv, wo = attentions[layer].qkv_linear, attentions[layer].wo
         rows = qkv.head_rows(heads)
-        for weight in (qkv.wq.weight, qkv.wk.weight):
+        unused = [(qkv.wq.weight, 0), (qkv.wk.weight, 0)]
+        if plan.content == PRUNE:
+            unused += [(qkv.wv.weight, 0), (wo.weight, 1)]
+        for weight, dim in unused:
             for tensor in (weight, *_moments(weight, optimizer_state)):
-                local, mask = _local_rows(tensor, rows)
+                local, mask = _local_slices(tensor, dim, rows)
                 pieces.append((local, mask, local[mask]))
                 local.masked_fill_(mask, 0.0)
-    return ZeroedRows(tuple(pieces))
+    return ZeroedWeights(tuple(pieces))
 
 
 def _moments(weight: Tensor, optimizer_state: OptimizerState) -> Iterator[Tensor]:
@@ -90,12 +105,12 @@ def _moments(weight: Tensor, optimizer_state: OptimizerState) -> Iterator[Tensor
             yield value
 
 
-def _local_rows(tensor: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """This rank's part of a plain or sharded matrix, and a mask of the elements of whole rows in it."""
+def _local_slices(tensor: Tensor, dim: int, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """This rank's part of a plain or sharded matrix, and a mask of the elements of whole rows (columns) in it."""
     mask = torch.zeros(tensor.shape, dtype=torch.bool, device=tensor.device)
-    mask[rows.to(tensor.device)] = True
+    mask.index_fill_(dim, indices.to(tensor.device), True)
     if not isinstance(tensor, DTensor):
         return tensor.detach(), mask
-    # sharding the mask like the tensor finds the local rows for any placement
+    # sharding the mask like the tensor finds the local elements for any placement
     local_mask = distribute_tensor(mask, tensor.device_mesh, tensor.placements, src_data_rank=None).to_local()
     return tensor.to_local(), local_mask

@@ -23,7 +23,7 @@ def test_contents_and_rounding_are_all_there() -> None:
 @pytest.mark.parametrize("content", NAMES["content"])
 def test_every_selector_and_content_gives_a_plan(selector: str, content: str) -> None:
     # scores that calibration alone does not give
-    measured = {name: calibration().variance_LH for name in ("qk_gradient", *OUTPUT_SELECTORS)}
+    measured = {name: calibration().variance_LH for name in ("qk_gradient", "gate_taylor", *OUTPUT_SELECTORS)}
     plan = make_plan(
         calibration().with_scores(**measured),
         step=1,

@@ -12,7 +12,10 @@ from tests.e2e.runs import train
 
 pytestmark = pytest.mark.distributed
 
-RAMP = ("--saf.schedule", "ramp", "--saf.step", "2", "--saf.ramp_steps", "4", "--saf.interval", "2", "--saf.rate", "0.5")
+RAMP = (
+    *("--saf.schedule", "ramp", "--saf.step", "2", "--saf.ramp_steps", "4"),
+    *("--saf.interval", "2", "--saf.rate", "0.5"),
+)
 BUDGET = (
     *("--saf.schedule", "loss_budget", "--saf.step", "2", "--saf.interval", "1", "--saf.rate", "0.5"),
     *("--saf.increment", "0.25", "--saf.loss_budget", "1e-9", "--saf.max_failures", "2"),
@@ -71,6 +74,7 @@ def test_the_state_of_a_loss_budget_survives_a_restart(tmp_path: Path, corpus_ov
         ("--saf.selector", "qk_gradient"),
         ("--saf.selector", "list", "--saf.heads", '["L0H3","L1H1"]', "--saf.content", "uniform"),
         ("--saf.selector", "random_layer_matched", "--saf.content", "random", "--saf.seed", "3"),
+        ("--saf.selector", "gate_taylor", "--saf.content", "prune"),
     ],
     ids=lambda options: options[1],
 )
