@@ -41,8 +41,8 @@ def mixed_attention(
     cu_seqlens: int tensor (N + 1,), the bounds 0 .. T of N documents packed into a batch of one; nothing crosses them.
     scale: of the scores, default D ** -0.5.
     backend: "naive" (fp64 oracle), "split" (torch's attention beside `static_mix`, two operators), "fused" (one
-        operator for live and static heads: Triton on a GPU), or "auto": "fused" on a CPU where it can run, else
-        "split", which on a GPU keeps torch's fastest attention kernel for live heads.
+        operator for live and static heads: Triton on a GPU), or "auto": "fused" on a CPU where it can run, else "split"
+        (which on a GPU keeps torch's fastest attention kernel for live heads).
 
     Returns (B, T, H, D) in natural head order, in the dtype of v; gradients to q, k and v.
     Raises ValueError for shapes that do not fit together, and T > T_fit.
