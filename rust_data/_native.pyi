@@ -49,3 +49,38 @@ class TokenizeJob:
 def read_header(path: Path) -> dict[str, Any]: ...
 def read_tokens(path: Path, start: int, count: int) -> NDArray[np.uint32]: ...
 def sha256(path: Path) -> str: ...
+def mqar(
+    inputs: NDArray[np.int32],
+    labels: NDArray[np.int32],
+    *,
+    vocab_size: int,
+    pairs: int,
+    power_a: float,
+    seed: int,
+    first_row: int,
+    threads: int,
+) -> tuple[int, int]: ...
+def zoology_mqar(
+    inputs: NDArray[np.int32],
+    labels: NDArray[np.int32],
+    *,
+    vocab_size: int,
+    pairs: int,
+    slot_weights: NDArray[np.float64],
+    seed: int,
+) -> None: ...
+def class_tokens(
+    tokens: NDArray[np.int32],
+    labels: NDArray[np.int32],
+    *,
+    classes: int,
+    distinct: int,
+    common: int,
+    gamma: float | None,
+    num_distinct: int,
+    deterministic: bool,
+    shared_query: bool,
+    seed: int,
+    first_row: int,
+    threads: int,
+) -> None: ...

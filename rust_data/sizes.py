@@ -34,3 +34,10 @@ def format_count(value: float) -> str:
         if value >= _FACTORS[suffix]:
             return f"{value / _FACTORS[suffix]:.3g}{suffix}"
     return f"{value:.3g}"
+
+
+def check_range(low: int, high: int, **values: int) -> None:
+    """Raises ValueError for the first of the named values outside `low .. high`."""
+    for name, value in values.items():
+        if not low <= value <= high:
+            raise ValueError(f"{name}={value}: must be in {low} .. {high}")

@@ -8,7 +8,6 @@ Inputs are parquet, jsonl (plain, .gz, .zst) and txt (one document a file) files
 
 import argparse
 import json
-import os
 import sys
 import threading
 from pathlib import Path
@@ -18,6 +17,7 @@ from rust_data import _native
 from rust_data.nanogpt import META, flatten
 from rust_data.progress import show
 from rust_data.sizes import format_count, parse_count
+from rust_data.threads import num_threads
 from rust_data.tokenizer import Tokenizer
 
 FORMATS = ("shards", "nanogpt")
@@ -104,7 +104,7 @@ def _job(
         Tokenizer(tokenizer).native,
         [str(SAMPLES.get(str(name), name)) for name in inputs],
         Path(out),
-        threads=threads if threads is not None else len(os.sched_getaffinity(0)),
+        threads=num_threads(threads),
         skip_errors=on_error == "skip",
         **settings,
     )

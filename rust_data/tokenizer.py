@@ -1,6 +1,5 @@
 """Byte-pair tokenizers with ids identical to tiktoken's."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rust_data import _native
+from rust_data.threads import num_threads
 
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 BUNDLED = ("gpt2", "r50k_base")
@@ -75,8 +75,7 @@ class Tokenizer:
         """
         if isinstance(texts, str):
             raise ValueError("encode_batch takes a list of texts, got one str; use encode")
-        threads = threads if threads is not None else len(os.sched_getaffinity(0))
-        return self.native.encode_batch(texts if isinstance(texts, list) else list(texts), threads)
+        return self.native.encode_batch(texts if isinstance(texts, list) else list(texts), num_threads(threads))
 
     def decode_bytes(self, ids: Sequence[int] | NDArray[Any]) -> bytes:
         """The bytes that `ids` spell; ValueError names an id that is not in the vocabulary."""

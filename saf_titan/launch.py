@@ -15,7 +15,7 @@ from torchtitan.observability import structured_logger
 from torchtitan.tools.logging import init_logger, logger
 
 from saf_titan.build import trainer_config
-from saf_titan.config import RunConfig
+from saf_titan.config import RunConfig, check_world_size
 
 FAILURE = 1
 
@@ -27,6 +27,7 @@ def launch(run: RunConfig) -> int:
     structured_logger.init_structured_logger(source="training", output_dir=run.dump_folder, enable=False)
     trainer = None
     try:
+        check_world_size(run, int(os.environ["WORLD_SIZE"]))
         trainer = trainer_config(run).build()
         trainer.train()
         if run.report.enable and dist.get_rank() == 0 and not trainer.stopped_early:

@@ -5,6 +5,7 @@
 pub mod bpe;
 pub mod corpus;
 pub mod error;
+pub mod gen;
 pub mod job;
 #[cfg(feature = "python")]
 mod py;

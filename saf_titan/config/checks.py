@@ -1,5 +1,6 @@
 """Combinations of values that cannot make a run, found by arithmetic before anything is built."""
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -208,6 +209,7 @@ def _frozen_heads(config: RunConfig) -> Iterator[Conflict]:
             ("saf.enable", "model.family"),
             'needs attention that can hold static heads, which torchtitan\'s llama3 has not; set model.family = "gpt"',
         )
+    yield from _freeze_schedule(config)
     outside = [layer for layer in saf.exclude_layers if not 0 <= layer < shape.num_layers]
     if outside:
         yield Conflict(
@@ -225,6 +227,29 @@ def _frozen_heads(config: RunConfig) -> Iterator[Conflict]:
             f"asks for {wanted} of {total} heads, and saf.exclude_layers and saf.max_per_layer leave {available}; "
             'lower the rate, or set saf.on_shortfall = "warn"',
         )
+
+
+def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
+    saf, shape = config.saf, config.shape
+    if saf.rate == 0:
+        yield Conflict(("saf.rate", "saf.enable"), "would freeze nothing; set saf.enable = false instead")
+    if saf.schedule == "ramp" and config.freeze_step + saf.ramp_steps >= config.training.steps:
+        yield Conflict(
+            ("saf.ramp_steps", "saf.step", "saf.fraction", "training.steps"),
+            f"would end the ramp at step {config.freeze_step + saf.ramp_steps} of {config.training.steps}; it must end "
+            "before the last step",
+        )
+    if (saf.selector == "list") != bool(saf.heads):
+        yield Conflict(("saf.heads", "saf.selector"), 'and saf.selector = "list" belong together; give both or neither')
+    for name in saf.heads:
+        match = re.fullmatch(r"L(\d+)H(\d+)", name)
+        if match is None or int(match[1]) >= shape.num_layers or int(match[2]) >= shape.num_heads:
+            yield Conflict(
+                ("saf.heads",),
+                f'holds "{name}", which is no head of the model: write L<layer>H<head>, with layers 0 to '
+                f"{shape.num_layers - 1} and heads 0 to {shape.num_heads - 1}",
+            )
+            return
 
 
 def check_world_size(config: RunConfig, world_size: int) -> None:

@@ -46,7 +46,7 @@ ATTENTION_TILES = (
     Tiles(64, 32, 32, 4, 2),
 )
 BACKWARD_TILES = (
-    Tiles(64, 64, 64, 4, 2),
+    Tiles(64, 64, 64, 8, 2),
     Tiles(64, 32, 32, 4, 2),
 )
 

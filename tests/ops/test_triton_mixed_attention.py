@@ -123,6 +123,7 @@ def test_operators_agree_with_the_oracle(
     kernels: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fused, "_tiles", lambda candidates, v: TILES)
+    monkeypatch.setattr(fused, "_on_gpu", lambda v: True)
     layer = Layer(40, 16, 4, 2, (0, 3))
     leaves = [x.clone().requires_grad_() for x in (layer.q, layer.k, layer.v)]
     y = fused.mixed_attention_fused(*leaves, layer.heads, layer.pattern, layer.scale)
@@ -135,6 +136,7 @@ def test_operators_agree_with_the_oracle(
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 def test_operator_contract(kernels: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "_tiles", lambda candidates, v: TILES)
+    monkeypatch.setattr(fused, "_on_gpu", lambda v: True)
     layer = Layer(20, 16, 2, 2, (0,))
     leaves = [x.clone().requires_grad_() for x in (layer.q, layer.k, layer.v)]
     torch.library.opcheck(

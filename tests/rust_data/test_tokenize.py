@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
-import zstandard
 
 from rust_data.inspect import check_shard
 from rust_data.tokenize import main, tokenize
@@ -75,7 +75,7 @@ FORMATS = {
     "one_row_group": lambda path, texts: write_parquet(path / "a.parquet", texts, row_group_size=10**6),
     "jsonl": lambda path, texts: write_jsonl(path / "a.jsonl", texts),
     "jsonl_gz": lambda path, texts: _compress(write_jsonl(path / "a.jsonl", texts), ".gz", gzip.compress),
-    "jsonl_zst": lambda path, texts: _compress(write_jsonl(path / "a.jsonl", texts), ".zst", zstandard.compress),
+    "jsonl_zst": lambda path, texts: _compress(write_jsonl(path / "a.jsonl", texts), ".zst", pa.Codec("zstd").compress),
 }
 
 
@@ -84,7 +84,7 @@ def _compress(path: Path, ending: str, compress: Any) -> Path:
     half = len(data) // 2
     packed = path.with_name(path.name + ending)
     # two members, as parallel compressors write them
-    packed.write_bytes(compress(data[:half]) + compress(data[half:]))
+    packed.write_bytes(b"".join(bytes(compress(member)) for member in (data[:half], data[half:])))
     path.unlink()
     return packed
 
@@ -144,7 +144,7 @@ def test_wrong_settings_are_named(tmp_path: Path) -> None:
         ([source], {"shard_tokens": 0}, "--shard-tokens 0: must be in 1"),
         ([source], {"shard_tokens": 2**31}, "--shard-tokens 2147483648: must be in"),
         ([source], {"part": (2, 2)}, "--part 2/2"),
-        ([source], {"threads": 0}, "--threads 0"),
+        ([source], {"threads": 0}, "threads=0: must be at least 1"),
         ([source], {"on_error": "ignore"}, "on_error='ignore': must be one of stop, skip"),
         ([source], {"format": "arrow"}, "format='arrow': must be one of shards, nanogpt"),
     ]

@@ -113,7 +113,7 @@ def test_decode(gpt2: Tokenizer) -> None:
 
 def test_wrong_arguments(gpt2: Tokenizer) -> None:
     with pytest.raises(ValueError, match="use encode"):
-        gpt2.encode_batch("text")  # type: ignore[arg-type]
+        gpt2.encode_batch("text")
     with pytest.raises(TypeError):
         gpt2.encode_batch([b"bytes"])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="'gpt5': expected one of gpt2, "):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from saf_titan.saf.calibration import CalibrationRecord
-from saf_titan.saf.install import install, zero_query_key_rows
+from saf_titan.saf.install import install, zero_unused_weights
 from saf_titan.saf.plan import StaticHead, StaticPlan
 
 H, D, T = 4, 3, 5
@@ -32,6 +32,7 @@ class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.qkv_linear = Projections()
+        self.wo = nn.Linear(C, C, bias=False)
         self.installed: tuple[int, ...] = ()
 
     def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None:
@@ -42,7 +43,7 @@ class Attention(nn.Module):
         qkv = self.qkv_linear
         live = tuple(head for head in range(H) if head not in self.installed)
         q, k = (nn.functional.linear(x, projection.weight[qkv.head_rows(live)]) for projection in (qkv.wq, qkv.wk))
-        return (q * k).sum() + qkv.wv(x).square().sum()
+        return (q * k).sum() + self.wo(qkv.wv(x)).square().sum()
 
 
 def plan(*slots: tuple[int, int]) -> StaticPlan:
@@ -98,7 +99,7 @@ def test_rows_and_moments_stay_zero_for_fifty_steps(name: str) -> None:
     # one layer partly static, the other entirely: its gradients are then absent, not zero
     chosen = plan((0, 1), *((1, head) for head in range(H)))
     install(list(model), chosen)
-    zero_query_key_rows(list(model), chosen, optimizer.state)
+    zero_unused_weights(list(model), chosen, optimizer.state)
     steps(model, optimizer, 50)
     for layer, heads in ((0, (1,)), (1, tuple(range(H)))):
         qkv = model[layer].qkv_linear
@@ -120,12 +121,12 @@ def test_everything_else_is_untouched() -> None:
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     chosen = plan((0, 0), (0, 3))
     install(list(model), chosen)
-    zero_query_key_rows(list(model), chosen, optimizer.state)
+    zero_unused_weights(list(model), chosen, optimizer.state)
     assert [id(parameter) for parameter in model.parameters()] == identities
     rows = model[0].qkv_linear.head_rows((0, 3))
     for name, parameter in model.named_parameters():
         expected = before[name].clone()
-        if not name.endswith("wv.weight"):
+        if name.endswith(("wq.weight", "wk.weight")):
             expected[rows] = 0
         assert torch.equal(parameter, expected), name
     assert model[0].installed == (0, 3)

@@ -1,5 +1,6 @@
 //! The Python module: conversions only. Work runs without the GIL, errors become Python's own.
 
+mod gen;
 mod job;
 mod shards;
 mod tokenizer;
@@ -44,6 +45,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<job::TokenizeJob>()?;
     module.add_class::<tokenizer::Tokenizer>()?;
+    module.add_function(wrap_pyfunction!(gen::mqar, module)?)?;
+    module.add_function(wrap_pyfunction!(gen::zoology_mqar, module)?)?;
+    module.add_function(wrap_pyfunction!(gen::class_tokens, module)?)?;
     module.add_function(wrap_pyfunction!(shards::read_header, module)?)?;
     module.add_function(wrap_pyfunction!(shards::read_tokens, module)?)?;
     module.add_function(wrap_pyfunction!(shards::sha256, module)?)

@@ -1,4 +1,4 @@
-"""The fused backend: torch operators around the Triton kernels of `fused_forward` and `fused_backward`.
+"""The fused backend: one torch operator for a layer, Triton on a GPU and torch's flash attention on a CPU.
 
 Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim, M heavy columns.
 """
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from saf_titan.ops.mixed_attention.cpu import cpu_backward, cpu_forward
 from saf_titan.ops.mixed_attention.heads import Heads
 from saf_titan.ops.pattern import StaticPattern
 from saf_titan.ops.tiles import ATTENTION_TILES, BACKWARD_TILES, Tiles, attention_tiles, shared_memory_limit
@@ -18,8 +19,12 @@ from saf_titan.ops.tiles import ATTENTION_TILES, BACKWARD_TILES, Tiles, attentio
 def mixed_attention_fused(
     q_BTUD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, heads: Heads, pattern: StaticPattern, scale: float
 ) -> Tensor:
-    """Attention output (B, T, H, D) in natural head order, for layers with both live and static heads on a GPU."""
+    """Attention output (B, T, H, D) in natural head order, for layers with both live and static heads."""
     return torch.ops.saf_titan.mixed_attention(q_BTUD, k_BTKD, v_BTKD, *heads, *pattern, scale)[0]
+
+
+def _on_gpu(v_BTKD: Tensor) -> bool:
+    return v_BTKD.device.type == "cuda"
 
 
 def _tiles(candidates: tuple[Tiles, ...], v_BTKD: Tensor) -> Tiles:
@@ -43,11 +48,13 @@ def _mixed_attention(
     error_HP: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
+    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, error_HP)
+    arguments = (q_BTUD, k_BTKD, v_BTKD, Heads(live_U, static_S), pattern, scale)
+    if not _on_gpu(v_BTKD):
+        return cpu_forward(*arguments)
     from saf_titan.ops.mixed_attention.fused_forward import fused_forward
 
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, error_HP)
-    tiles = _tiles(ATTENTION_TILES, v_BTKD)
-    return fused_forward(q_BTUD, k_BTKD, v_BTKD, Heads(live_U, static_S), pattern, scale, tiles)
+    return fused_forward(*arguments, _tiles(ATTENTION_TILES, v_BTKD))
 
 
 @_mixed_attention.register_fake
@@ -78,11 +85,14 @@ def _mixed_attention_backward(
     error_HP: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, error_HP)
+    heads = Heads(live_U, static_S)
+    arguments = (dy_BTHD, q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads, pattern, scale)
+    if not _on_gpu(v_BTKD):
+        return cpu_backward(*arguments)
     from saf_titan.ops.mixed_attention.fused_backward import fused_backward
 
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, error_HP)
-    heads, tiles = Heads(live_U, static_S), _tiles(BACKWARD_TILES, v_BTKD)
-    return fused_backward(dy_BTHD, q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads, pattern, scale, tiles)
+    return fused_backward(*arguments, _tiles(BACKWARD_TILES, v_BTKD))
 
 
 @_mixed_attention_backward.register_fake
@@ -98,8 +108,10 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 
 def _backward(ctx: Any, dy_BTHD: Tensor, _dlse: Tensor | None) -> tuple[Any, ...]:
-    gradients = torch.ops.saf_titan.mixed_attention_backward(dy_BTHD, *ctx.saved_tensors, ctx.scale)
-    return *gradients, *(None for _ in ctx.saved_tensors[5:]), None
+    # read once: under checkpointing, a second read is an error
+    saved = ctx.saved_tensors
+    gradients = torch.ops.saf_titan.mixed_attention_backward(dy_BTHD, *saved, ctx.scale)
+    return *gradients, *(None for _ in saved[5:]), None
 
 
 _mixed_attention.register_autograd(_backward, setup_context=_setup_context)

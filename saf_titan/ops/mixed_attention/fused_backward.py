@@ -60,9 +60,9 @@ def fused_backward(
     }
     mixed_bwd_dkdv_kernel[(triton.cdiv(T, tiles.columns) * B * num_kv,)](
         q_BTUD, k_BTKD, v_BTKD, dy_BTHD, dk_BTKD, dv_BTKD, lse_BUT, delta_BTH, heads.natural_order(), k_index_U,
-        strip, dys_STN, pattern.scale_HT, scale, scale * LOG2_E, B, T, H, U, num_kv, group, k_BTKD.shape[2],
+        strip, dys_STN, pattern.scale_HT, scale, scale * LOG2_E, B, T, H, U, num_kv, k_BTKD.shape[2],
         strip.shape[2], dys_STN.shape[1], dys_STN.shape[2], pattern.scale_HT.stride(0),
-        *q_BTUD.stride(), *k_BTKD.stride(), *v_BTKD.stride(), *dy_BTHD.stride(), PAD=STRIP_PAD, **sizes,
+        *q_BTUD.stride(), *k_BTKD.stride(), *v_BTKD.stride(), *dy_BTHD.stride(), GROUP=group, PAD=STRIP_PAD, **sizes,
     )  # fmt: skip
     mixed_bwd_dq_kernel[(triton.cdiv(T, tiles.rows) * B * U,)](
         q_BTUD, k_BTKD, v_BTKD, dy_BTHD, dq_BTUD, lse_BUT, delta_BTH, heads.live_U, k_index_U,
@@ -75,10 +75,11 @@ def fused_backward(
 @triton.jit
 def mixed_bwd_dkdv_kernel(
     q, k, v, dy, dk, dv, lse, delta, slot, k_index, strip, dys, scale_static, scale, scale_log2,
-    B, T, H, U, num_kv, group, num_k, L, rows, columns, stride_s,
+    B, T, H, U, num_kv, num_k, L, rows, columns, stride_s,
     stride_qb, stride_qt, stride_qh, stride_qd, stride_kb, stride_kt, stride_kh, stride_kd,
     stride_vb, stride_vt, stride_vh, stride_vd, stride_yb, stride_yt, stride_yh, stride_yd,
-    PAD: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
+    GROUP: tl.constexpr, PAD: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     # the first keys have the longest loops
     i_n = tl.program_id(0) // (B * num_kv) * BN
@@ -96,8 +97,8 @@ def mixed_bwd_dkdv_kernel(
     i_k = tl.full([], -1, tl.int64)
     p_v = v + i_b * stride_vb + i_kv * stride_vh + o_n.to(tl.int64)[:, None] * stride_vt + o_d[None, :] * stride_vd
     b_v = tl.load(p_v, mask=m_nd, other=0.0)
-    for i_g in tl.range(0, group, num_stages=1):
-        i_h = i_kv * group + i_g
+    for i_g in tl.range(0, GROUP, num_stages=1):
+        i_h = i_kv * GROUP + i_g
         i_slot = tl.load(slot + i_h)
         if i_slot < U:
             i_k = tl.load(k_index + i_slot)

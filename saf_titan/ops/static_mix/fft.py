@@ -38,16 +38,15 @@ def mix_head_fft(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, transpose: boo
     padded_DN[:, T:] = 0
     mixed_DT = before_T.new_empty(D, T + ROW_GAP)[:, :T]
     for x_TD, y_TD in zip(x_BTD, y_BTD, strict=True):
-        padded_DN[:, :T] = (x_TD * before_T[:, None]).T
+        padded_DN[:, :T] = (x_TD.to(before_T.dtype) * before_T[:, None]).T
         convolved_DN = torch.fft.irfft(torch.fft.rfft(padded_DN).mul_(spectrum_F), size)
         torch.mul(convolved_DN[:, :T], after_T, out=mixed_DT)
-        if p_MT is None:
-            y_TD.copy_(mixed_DT.T)
-        elif transpose:
-            y_TD.copy_(mixed_DT.T)
+        if p_MT is not None and not transpose:
+            mixed_DT.addmm_(x_TD[heavy_M].to(p_MT.dtype).T, p_MT)
+        # a copy that transposes and converts at once is slower than two
+        y_TD.copy_(mixed_DT.T if y_TD.dtype == mixed_DT.dtype else mixed_DT.T.contiguous())
+        if p_MT is not None and transpose:
             y_TD[heavy_M] = (p_MT @ x_TD.to(p_MT.dtype)).to(y_TD.dtype)
-        else:
-            y_TD.copy_(mixed_DT.addmm_(x_TD[heavy_M].to(p_MT.dtype).T, p_MT).T)
 
 
 def heavy_columns(head: HeadFactors, heavy_M: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Shapes: B batch, T time, H static heads, D head dim, M heavy columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -78,7 +79,8 @@ def _static_mix(
         if backend == "triton" or (backend == "auto" and x_BTHD.device.type == "cuda"):
             y_BTHD[:, start:stop] = _mix_on_gpu(x_BTHD[:, start:stop], pattern, transpose)
         else:
-            _mix_document(x_BTHD[:, start:stop], y_BTHD[:, start:stop], pattern, transpose, backend)
+            heads = range(pattern.num_heads)
+            mix_heads(x_BTHD[:, start:stop], heads, y_BTHD[:, start:stop], heads, pattern, transpose, backend)
     return y_BTHD
 
 
@@ -91,18 +93,27 @@ def _mix_on_gpu(x_BTHD: Tensor, pattern: StaticPattern, transpose: bool) -> Tens
     return mix_triton(x_BTHD, pattern, torch.arange(H, device=x_BTHD.device), transpose, tiles)
 
 
-def _mix_document(x_BTHD: Tensor, y_BTHD: Tensor, pattern: StaticPattern, transpose: bool, backend: str) -> None:
+def mix_heads(
+    x_BTHD: Tensor,
+    x_heads: Sequence[int],
+    y_BTHD: Tensor,
+    y_heads: Sequence[int],
+    pattern: StaticPattern,
+    transpose: bool,
+    backend: str = "auto",
+) -> None:
+    """Write P x, or P^T x, of head s of the pattern from x[:, :, x_heads[s]] to y[:, :, y_heads[s]], on a CPU."""
     T = x_BTHD.shape[1]
-    for h, (path, _) in enumerate(explain(pattern, T, backend)):
-        x_BTD, y_BTD = x_BTHD[:, :, h], y_BTHD[:, :, h]
+    for s, (path, _) in enumerate(explain(pattern, T, backend)):
+        x_BTD, y_BTD = x_BTHD[:, :, x_heads[s]], y_BTHD[:, :, y_heads[s]]
         if path == "fft":
-            mix_head_fft(x_BTD, y_BTD, pattern.head(h, T, torch.float32), transpose)
+            mix_head_fft(x_BTD, y_BTD, pattern.head(s, T, torch.float32), transpose)
         elif path == "fft64":
-            mix_head_fft(x_BTD, y_BTD, pattern.head(h, T, torch.float64), transpose)
+            mix_head_fft(x_BTD, y_BTD, pattern.head(s, T, torch.float64), transpose)
         elif path == "gemm":
-            mix_head_gemm(x_BTD, y_BTD, pattern.head(h, T, torch.float32), transpose)
+            mix_head_gemm(x_BTD, y_BTD, pattern.head(s, T, torch.float32), transpose)
         else:
-            mix_head_rows(x_BTD, y_BTD, pattern.alpha_HT[h], pattern.rho_HT[h], transpose)
+            mix_head_rows(x_BTD, y_BTD, pattern.alpha_HT[s], pattern.rho_HT[s], transpose)
 
 
 @_static_mix.register_fake
