@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two gloo ranks wrote, see calibrate_worker.py."""
-    out = tmp_path_factory.mktemp("two_ranks")
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tests.saf.calibrate_worker"]
+def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What four gloo ranks wrote, see calibrate_worker.py."""
+    out = tmp_path_factory.mktemp("four_ranks")
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", "-m", "tests.saf.calibrate_worker"]
     result = subprocess.run(
         [sys.executable, *command, str(out)],
         cwd=ROOT,
@@ -76,17 +76,17 @@ def test_calibration_leaves_the_random_state_alone() -> None:
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("batch_size", [2, 6], ids=["kept", "inline"])
-def test_every_number_of_ranks_gives_the_same_bytes(two_ranks: Path, batch_size: int) -> None:
+def test_every_number_of_ranks_gives_the_same_bytes(four_ranks: Path, batch_size: int) -> None:
     model = uneven_model()
     alone = calibrate(model.attentions, sequences(6).split(batch_size), model, source="fake").to_bytes()
-    for rank in range(2):
-        assert (two_ranks / f"batch{batch_size}.rank{rank}").read_bytes() == alone
+    for rank in range(4):
+        assert (four_ranks / f"batch{batch_size}.rank{rank}").read_bytes() == alone
 
 
 @pytest.mark.distributed
-def test_every_rank_names_the_broken_heads(two_ranks: Path) -> None:
-    for rank in range(2):
-        message = (two_ranks / f"error.rank{rank}").read_text()
+def test_every_rank_names_the_broken_heads(four_ranks: Path) -> None:
+    for rank in range(4):
+        message = (four_ranks / f"error.rank{rank}").read_text()
         assert message.startswith("attention of L2H3 (layer, head) is not finite")
 
 
