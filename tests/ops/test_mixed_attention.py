@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 import torch._dynamo.testing
-from pattern_families import make_families
+from tests.ops.pattern_families import make_families
 from torch import Tensor
 from torch.nn import functional as F
 

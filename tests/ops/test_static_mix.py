@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from pattern_families import NAMES, make_families
+from tests.ops.pattern_families import NAMES, make_families
 from torch import Tensor
 
 from saf_titan.ops import explain, prepare_pattern, static_mix, static_mix_naive

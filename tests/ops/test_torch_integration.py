@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from pattern_families import make_families
+from tests.ops.pattern_families import make_families
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 import torch
-from pattern_families import make_families
+from tests.ops.pattern_families import make_families
 from torch import Tensor
-from triton_interpreter import interpreted
+from tests.ops.triton_interpreter import interpreted
 
 from saf_titan.ops import mixed_attention, mixed_attention_naive, prepare_pattern
 from saf_titan.ops.mixed_attention import fused

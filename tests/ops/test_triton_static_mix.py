@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 import torch
-from pattern_families import make_families
+from tests.ops.pattern_families import make_families
 from torch import Tensor
-from triton_interpreter import interpreted
+from tests.ops.triton_interpreter import interpreted
 
 from saf_titan.ops import prepare_pattern, static_mix_naive
 from saf_titan.ops.pattern import attention_rows
