@@ -8,10 +8,10 @@ use super::vocab::Vocab;
 pub type Pair = (u32, u32, u32);
 
 /// The merges of a vocabulary; 16-bit ids where they fit keep the table in the L2 cache.
+#[expect(clippy::large_enum_variant, reason = "one a tokenizer, and never moved")]
 pub enum Merges {
     Narrow(PairTable<u16>),
-    /// Boxed: twice the size of the other, and the rarer one.
-    Wide(Box<PairTable<u32>>),
+    Wide(PairTable<u32>),
 }
 
 impl Merges {
@@ -29,7 +29,7 @@ impl Merges {
         if size <= usize::from(u16::MAX) {
             Self::Narrow(PairTable::new(&byte_ids, pairs, size))
         } else {
-            Self::Wide(Box::new(PairTable::new(&byte_ids, pairs, size)))
+            Self::Wide(PairTable::new(&byte_ids, pairs, size))
         }
     }
 
