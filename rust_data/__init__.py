@@ -1,1 +1,6 @@
 """Token shards and synthetic sequence corpora, generated in Rust."""
+
+from rust_data._native import __version__
+from rust_data.tokenizer import Tokenizer
+
+__all__ = ["Tokenizer", "__version__"]

@@ -1,0 +1,58 @@
+"""Synthetic corpora on disk: .npz shards of whole rows, and a manifest."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rust_data import _native
+from rust_data.manifest import NAME, write_manifest
+
+Arrays = dict[str, np.ndarray]
+
+
+def write_shards(
+    out: Path,
+    kind: str,
+    config: dict[str, Any],
+    splits: dict[str, int],
+    shard_rows: int,
+    generate: Callable[[str, int, int], Arrays],
+) -> dict[str, Any]:
+    """Writes the splits of a corpus in shards of `shard_rows` rows and returns the manifest.
+
+    Args:
+        out: A directory without a manifest; it is made if need be.
+        kind: Stands in the manifest as `rust_data.<kind>`.
+        config: What the corpus was made with, for the manifest.
+        splits: Rows of each split.
+        shard_rows: Rows of a shard; memory grows with it.
+        generate: `generate(split, first_row, rows)` gives the arrays of a shard.
+
+    Raises:
+        ValueError: if `out` holds a corpus already.
+    """
+    if (out / NAME).exists():
+        raise ValueError(f"{out} holds a corpus already; choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    manifest: dict[str, Any] = {"format": f"rust_data.{kind}", "version": 1, "config": config, "splits": {}}
+    for split, rows in splits.items():
+        shards = []
+        for index, first_row in enumerate(range(0, rows, shard_rows)):
+            count = min(shard_rows, rows - first_row)
+            path = out / f"{split}_{index:06}.npz"
+            write_npz(path, generate(split, first_row, count))
+            shards.append({"file": path.name, "rows": count, "sha256": _native.sha256(path)})
+        manifest["splits"][split] = {"rows": rows, "shards": shards}
+    manifest["created_by"] = f"rust_data {_native.__version__}"
+    write_manifest(out, manifest)
+    return manifest
+
+
+def write_npz(path: Path, arrays: Arrays) -> None:
+    """Writes an .npz file whole or not at all."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    with temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    temporary.rename(path)

@@ -1,0 +1,87 @@
+"""Joins the parts that the machines of an array job made (`tokenize --part i/n`) into one corpus.
+
+    python -m rust_data.merge OUT PART_DIR...
+
+Give the parts in their order. Shards are hard-linked where the file system can, else copied; the parts stay.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from rust_data.manifest import NAME, read_manifest, write_manifest
+from rust_data.sizes import format_count
+
+_SAME = ("tokenizer", "dtype", "seed", "version", "format")
+
+
+def merge(out: Path, parts: list[Path]) -> dict[str, Any]:
+    """Joins complete corpora and returns the new manifest.
+
+    Raises:
+        ValueError: if a part is not complete, differs in tokenizer or seed, or `out` holds a corpus.
+    """
+    manifests = [read_manifest(part) for part in parts]
+    for part, manifest in zip(parts, manifests, strict=True):
+        for name in _SAME:
+            if manifest[name] != manifests[0][name]:
+                raise ValueError(f"{part}: {name} is {manifest[name]}, in {parts[0]} {manifests[0][name]}")
+    if (out / NAME).exists():
+        raise ValueError(f"{out} holds a corpus already; choose another place")
+    out.mkdir(parents=True, exist_ok=True)
+    merged = dict(manifests[0], splits={}, sources=_merge_sources(manifests))
+    for split in manifests[0]["splits"]:
+        shards: list[dict[str, Any]] = []
+        for part, manifest in zip(parts, manifests, strict=True):
+            for shard in manifest["splits"][split]["shards"]:
+                file = f"{split}_{len(shards):06}.bin"
+                _link_or_copy(part / shard["file"], out / file)
+                shards.append(dict(shard, file=file))
+        totals = {name: sum(shard[name] for shard in shards) for name in ("tokens", "documents")}
+        merged["splits"][split] = totals | {"shards": shards}
+    write_manifest(out, merged)
+    return merged
+
+
+def _merge_sources(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One entry a file; a file that several parts read has the sum of their counts."""
+    merged: dict[tuple[str, str], dict[str, Any]] = {}
+    for source in (source for manifest in manifests for source in manifest["sources"]):
+        entry = merged.setdefault((source["file"], source["sha256"]), dict(source, documents=0, skipped=0))
+        entry["documents"] += source["documents"]
+        entry["skipped"] += source["skipped"]
+    return list(merged.values())
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError:
+        temporary = target.with_suffix(".bin.tmp")
+        shutil.copyfile(source, temporary)
+        temporary.rename(target)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m rust_data.merge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path, metavar="OUT")
+    parser.add_argument("parts", type=Path, nargs="+", metavar="PART_DIR")
+    args = parser.parse_args(argv)
+    try:
+        merged = merge(args.out, args.parts)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for name, split in merged["splits"].items():
+        print(f"{name}: {format_count(split['tokens'])} tokens in {len(split['shards'])} shards")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Multi-query associative recall (MQAR) sequences, in memory.
+
+A row starts with key-value pairs; later each key comes once more, and the label there is its value:
+
+    k1 v1 k2 v2  .  .  k2  .  .  .  k1  .       inputs
+    -  -  -  -   -  -  v2  -  -  -  v1  -       labels, - is -100
+"""
+
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rust_data import _native
+from rust_data.sizes import check_range
+from rust_data.threads import num_threads
+
+IGNORE = -100
+
+
+class Mqar(NamedTuple):
+    """inputs [rows, length] and labels [rows, length], int32; labels are -100 where nothing is asked."""
+
+    inputs: NDArray[np.int32]
+    labels: NDArray[np.int32]
+
+
+class Borders(NamedTuple):
+    """Fillers are 0 .. first_key, keys go up to first_value, values up to the vocabulary size."""
+
+    first_key: int
+    first_value: int
+
+
+def generate(
+    rows: int,
+    *,
+    vocab_size: int = 8192,
+    length: int = 512,
+    pairs: int = 8,
+    power_a: float = 0.01,
+    seed: int = 0,
+    first_row: int = 0,
+    threads: int | None = None,
+) -> Mqar:
+    """Rows `first_row .. first_row + rows` of the corpus that the other arguments name.
+
+    A row depends on (seed, its number) alone: batches, threads and machines do not show. Keys, values and
+    fillers come from disjoint ranges of ids (`borders`), so that a look-up solver scores exactly 1, and
+    every position behind the pairs can hold a query.
+
+    Args:
+        rows: How many rows.
+        vocab_size: Number of ids; a quarter are fillers, the rest keys and values in equal shares.
+        length: Tokens a row, at least 3 * pairs.
+        pairs: Key-value pairs, and queries, a row.
+        power_a: Position g behind the pairs holds a query with weight (g + 1)^(power_a - 1); 1 is uniform.
+        seed: Names the corpus, 0 .. 2**64 - 1.
+        first_row: Where to start.
+        threads: Default: the CPUs this process may use.
+
+    Raises:
+        ValueError: naming the argument that does not fit.
+    """
+    check_range(0, 2**64 - 1, seed=seed, first_row=first_row)
+    check_range(1, 2**30, vocab_size=vocab_size, pairs=pairs)
+    result = _empty(rows, length)
+    _native.mqar(
+        *result,
+        vocab_size=vocab_size,
+        pairs=pairs,
+        power_a=power_a,
+        seed=seed,
+        first_row=first_row,
+        threads=num_threads(threads),
+    )
+    return result
+
+
+def borders(vocab_size: int) -> Borders:
+    """Where keys and values begin among the ids of `generate`."""
+    row = _empty(1, 3)
+    return Borders(*_native.mqar(*row, vocab_size=vocab_size, pairs=1, power_a=1.0, seed=0, first_row=0, threads=1))
+
+
+def generate_zoology(
+    examples: int,
+    *,
+    vocab_size: int = 8192,
+    length: int = 64,
+    pairs: int = 4,
+    power_a: float = 0.01,
+    seed: int = 0,
+    random_fillers: bool = True,
+) -> Mqar:
+    """The published generator of zoology, bit for bit, its peculiarities included.
+
+    All examples share one random stream, queries sit on even offsets only, and a filler can repeat a key of
+    its row. Fillers are one draw `torch.randint(vocab_size, (examples, length))` from torch's global
+    generator, as published: `seed` does not reach it, `torch.manual_seed` does.
+
+    Args:
+        examples: How many rows; other numbers give other rows.
+        vocab_size: Keys are 1 .. vocab_size // 2, values the upper half.
+        length: Even, at least 4 * pairs, below vocab_size.
+        pairs: Key-value pairs a row.
+        power_a: Slot g has weight proportional to (g + 1)^(power_a - 1).
+        seed: Seed of NumPy's legacy stream, 0 .. 2**32 - 1.
+        random_fillers: False leaves zeros and does without torch.
+
+    Raises:
+        ValueError: naming the argument that does not fit, or if fillers are asked for and torch is missing.
+    """
+    check_range(0, 2**32 - 1, seed=seed)
+    check_range(1, 2**30, vocab_size=vocab_size, pairs=pairs)
+    result = _empty(examples, length)
+    # in NumPy, because the last bits of the weights decide draws
+    slots = max((length - 2 * pairs) // 2, 0)
+    weights = power_a * np.arange(1, slots + 1) ** (power_a - 1)
+    weights = weights / weights.sum()
+    _native.zoology_mqar(*result, vocab_size=vocab_size, pairs=pairs, slot_weights=weights, seed=seed)
+    if random_fillers:
+        fillers = _torch().randint(vocab_size, (examples, length)).numpy()
+        np.copyto(result.inputs, fillers, where=result.inputs == 0, casting="same_kind")
+    return result
+
+
+def _torch() -> Any:
+    if "torch" not in sys.modules:
+        try:
+            import torch
+        except ImportError:
+            raise ValueError("the published fillers are drawn by torch: install it, or leave fillers out") from None
+        return torch
+    return sys.modules["torch"]
+
+
+def _empty(rows: int, length: int) -> Mqar:
+    check_range(0, 2**40, rows=rows)
+    check_range(1, 2**24, length=length)
+    return Mqar(np.empty((rows, length), dtype=np.int32), np.empty((rows, length), dtype=np.int32))
+
+
+def preview(inputs: NDArray[np.int32], labels: NDArray[np.int32], pairs: int) -> str:
+    """One row as a person reads it: the pairs, then each query with its label and the gap before it."""
+    names = {int(key): f"k{i + 1}" for i, key in enumerate(inputs[: 2 * pairs : 2])}
+    lines = ["pairs:"]
+    for i in range(pairs):
+        lines.append(f"  k{i + 1} {inputs[2 * i]:>6} -> v{i + 1} {inputs[2 * i + 1]:>6}")
+    lines.append("queries:")
+    for position in np.flatnonzero(labels != IGNORE):
+        key, value = int(inputs[position]), int(labels[position])
+        lines.append(f"  at {position:>5}: {names.get(key, '?')} {key:>6}, label {value:>6}")
+    fillers = inputs[2 * pairs :][labels[2 * pairs :] == IGNORE]
+    lines.append(f"fillers: {len(fillers)}, ids {fillers.min()} .. {fillers.max()}" if len(fillers) else "no fillers")
+    return "\n".join(lines)

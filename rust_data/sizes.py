@@ -1,0 +1,43 @@
+"""Counts with a suffix, as command lines take and print them: 250K, 100M, 1.5G."""
+
+_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+
+
+def parse_count(text: str) -> int:
+    """The number that `text` means; K, M and G are powers of 1000.
+
+    Raises:
+        ValueError: if `text` is not a non-negative number with an optional suffix, or not a whole one.
+
+    >>> parse_count("100M"), parse_count("1.5k"), parse_count("7")
+    (100000000, 1500, 7)
+    """
+    number, suffix = text.strip().upper(), ""
+    if number and number[-1] in _FACTORS:
+        number, suffix = number[:-1], number[-1]
+    try:
+        value = float(number) * _FACTORS[suffix]
+    except ValueError:
+        value = -1.0
+    if not (0 <= value < 2**63 and value == int(value)):
+        raise ValueError(f"{text!r}: expected a whole number such as 4096, 250K, 100M or 1.5G")
+    return int(number) * _FACTORS[suffix] if number.isdigit() else int(value)
+
+
+def format_count(value: float) -> str:
+    """`value` in three digits with its suffix.
+
+    >>> format_count(1_234_567), format_count(950)
+    ('1.23M', '950')
+    """
+    for suffix in ("G", "M", "K"):
+        if value >= _FACTORS[suffix]:
+            return f"{value / _FACTORS[suffix]:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+def check_range(low: int, high: int, **values: int) -> None:
+    """Raises ValueError for the first of the named values outside `low .. high`."""
+    for name, value in values.items():
+        if not low <= value <= high:
+            raise ValueError(f"{name}={value}: must be in {low} .. {high}")

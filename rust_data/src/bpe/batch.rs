@@ -1,0 +1,126 @@
+//! Many texts at once, on several threads, with encoders that keep their word caches between calls.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::encoder::{Encoder, Model};
+use super::id::Id;
+use crate::error::{Error, Result};
+
+/// Text that a thread takes at a time.
+const CHUNK_BYTES: usize = 512 << 10;
+
+/// Ids of all texts in one array; text `i` has `offsets[i] .. offsets[i + 1]`.
+pub struct Encodings<T> {
+    pub ids: Vec<T>,
+    pub offsets: Vec<i64>,
+}
+
+pub struct BatchEncoder<T: Id> {
+    model: Arc<Model>,
+    idle: Mutex<Vec<Encoder<T>>>,
+}
+
+impl<T: Id> BatchEncoder<T> {
+    pub fn new(model: Arc<Model>) -> Self {
+        Self { model, idle: Mutex::new(Vec::new()) }
+    }
+
+    /// Encodes `texts` on up to `threads` threads. The threads end with the call, so a later fork is safe.
+    pub fn encode<S: AsRef<str> + Sync>(&self, texts: &[S], threads: usize) -> Result<Encodings<T>> {
+        let chunks = chunks_of(texts);
+        let threads = threads.min(chunks.len());
+        if threads <= 1 {
+            return self.with_encoder(|encoder| encode_chunk(encoder, texts));
+        }
+        let next = AtomicUsize::new(0);
+        let work = || {
+            self.with_encoder(|encoder| {
+                let mut done = Vec::new();
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(chunk) = chunks.get(index) else { return done };
+                    done.push((index, encode_chunk(encoder, &texts[chunk.clone()])));
+                }
+            })
+        };
+        let mut done = Vec::new();
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            for worker in workers {
+                done.extend(worker.join().map_err(|_| Error::value("internal error in an encoder thread"))?);
+            }
+            Ok::<_, Error>(())
+        })?;
+        done.sort_by_key(|&(index, _)| index);
+        join(done.into_iter().map(|(_, encodings)| encodings))
+    }
+
+    /// Lends an idle encoder. The lock is only tried: in a child process it may be held by a thread
+    /// that the fork left behind.
+    fn with_encoder<R>(&self, work: impl FnOnce(&mut Encoder<T>) -> R) -> R {
+        let idle = self.idle.try_lock().ok().and_then(|mut idle| idle.pop());
+        let mut encoder = idle.unwrap_or_else(|| Encoder::new(self.model.clone()));
+        let result = work(&mut encoder);
+        if let Ok(mut idle) = self.idle.try_lock() {
+            idle.push(encoder);
+        }
+        result
+    }
+}
+
+fn chunks_of<S: AsRef<str>>(texts: &[S]) -> Vec<Range<usize>> {
+    let mut chunks = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (index, text) in texts.iter().enumerate() {
+        bytes += text.as_ref().len();
+        if bytes >= CHUNK_BYTES {
+            chunks.push(start..index + 1);
+            (start, bytes) = (index + 1, 0);
+        }
+    }
+    if start < texts.len() {
+        chunks.push(start..texts.len());
+    }
+    chunks
+}
+
+fn encode_chunk<T: Id, S: AsRef<str>>(encoder: &mut Encoder<T>, texts: &[S]) -> Result<Encodings<T>> {
+    let (mut ids, mut offsets) = (Vec::new(), Vec::with_capacity(texts.len() + 1));
+    offsets.push(0);
+    for text in texts {
+        encoder.encode(text.as_ref(), &mut ids)?;
+        offsets.push(ids.len() as i64);
+    }
+    Ok(Encodings { ids, offsets })
+}
+
+fn join<T: Id>(parts: impl Iterator<Item = Result<Encodings<T>>>) -> Result<Encodings<T>> {
+    let parts: Vec<Encodings<T>> = parts.collect::<Result<_>>()?;
+    let mut ids = Vec::with_capacity(parts.iter().map(|part| part.ids.len()).sum());
+    let mut offsets = vec![0];
+    for part in parts {
+        let before = ids.len() as i64;
+        offsets.extend(part.offsets[1..].iter().map(|&offset| before + offset));
+        ids.extend_from_slice(&part.ids);
+    }
+    Ok(Encodings { ids, offsets })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_do_not_show_in_the_result() {
+        let model = Arc::new(Model::gpt2().unwrap());
+        let texts: Vec<String> = (0..40).map(|i| format!("text number {i} with words. ").repeat(i * 70)).collect();
+        let encode = |threads| BatchEncoder::<u16>::new(model.clone()).encode(&texts, threads).unwrap();
+        let (one, three) = (encode(1), encode(3));
+        assert_eq!(one.offsets, three.offsets);
+        assert!(one.ids == three.ids);
+        assert_eq!(one.offsets.len(), 41);
+        assert_eq!(one.offsets[1], 0);
+    }
+}

@@ -1,0 +1,43 @@
+//! Which pairs may merge, and the table that fits them.
+
+use super::id::Id;
+use super::pairs::PairTable;
+use super::vocab::Vocab;
+
+/// Left token, right token, the token they make. A token's id is its rank: lower ones merge first.
+pub type Pair = (u32, u32, u32);
+
+/// The merges of a vocabulary; 16-bit ids where they fit keep the table in the L2 cache.
+#[expect(clippy::large_enum_variant, reason = "one a tokenizer, and never moved")]
+pub enum Merges {
+    Narrow(PairTable<u16>),
+    Wide(PairTable<u32>),
+}
+
+impl Merges {
+    /// The rules of tiktoken, where any two tokens whose join is a token may merge.
+    ///
+    /// A token can then only ever arise from one pair: inside its bytes the merges of lower rank go as
+    /// they would without the text around, and leave the same two parts.
+    pub fn new(vocab: &Vocab) -> Self {
+        Self::from_pairs(vocab, &vocab.pairs())
+    }
+
+    /// The given pairs only, one for each token that merges make.
+    pub fn from_pairs(vocab: &Vocab, pairs: &[Pair]) -> Self {
+        let (byte_ids, size) = (vocab.byte_ids(), vocab.size());
+        if size <= usize::from(u16::MAX) {
+            Self::Narrow(PairTable::new(&byte_ids, pairs, size))
+        } else {
+            Self::Wide(PairTable::new(&byte_ids, pairs, size))
+        }
+    }
+
+    /// Appends the tokens of a piece of text to `ids`.
+    pub fn encode<T: Id>(&self, piece: &[u8], ids: &mut Vec<T>) {
+        match self {
+            Self::Narrow(table) => table.encode(piece, ids),
+            Self::Wide(table) => table.encode(piece, ids),
+        }
+    }
+}

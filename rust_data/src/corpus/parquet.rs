@@ -1,0 +1,174 @@
+//! One row group of a parquet file, page by page, the text column only.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use parquet::basic::Type;
+use parquet::column::reader::ColumnReaderImpl;
+use parquet::data_type::{ByteArray, ByteArrayType};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+use parquet::file::serialized_reader::SerializedPageReader;
+
+use super::sources::Source;
+use super::{push_pieces, Batch, Rows};
+use crate::error::{Error, Result};
+
+/// Rows taken from the column reader at a time; a batch holds some hundreds.
+const ROWS_AT_ONCE: usize = 64;
+
+/// The footer of a file, and where the text is.
+pub struct Footer {
+    metadata: ParquetMetaData,
+    column: usize,
+}
+
+impl Footer {
+    pub fn read(path: &Path, column: &str) -> Result<Self> {
+        let file = File::open(path).map_err(Error::io(path))?;
+        let metadata = ParquetMetaDataReader::new().parse_and_finish(&file).map_err(|error| broken(path, &error))?;
+        let schema = metadata.file_metadata().schema_descr();
+        let names = || schema.columns().iter().map(|leaf| leaf.path().string()).collect::<Vec<_>>().join(", ");
+        let index = schema.columns().iter().position(|leaf| leaf.path().string() == column).ok_or_else(|| {
+            Error::value(format!("{}: no column {column:?}; --column can be one of {}", path.display(), names()))
+        })?;
+        if schema.column(index).physical_type() != Type::BYTE_ARRAY || schema.column(index).max_rep_level() > 0 {
+            return Err(Error::value(format!("{}: column {column:?} does not hold one text a row", path.display())));
+        }
+        Ok(Self { metadata, column: index })
+    }
+
+    pub fn num_row_groups(&self) -> usize {
+        self.metadata.num_row_groups()
+    }
+
+    pub fn num_rows(&self, row_group: usize) -> u64 {
+        self.metadata.row_group(row_group).num_rows() as u64
+    }
+
+    pub fn text_bytes(&self, row_group: usize) -> u64 {
+        self.metadata.row_group(row_group).column(self.column).uncompressed_size() as u64
+    }
+}
+
+fn broken(path: &Path, error: &ParquetError) -> Error {
+    Error::value(format!("{}: broken parquet file: {error}", path.display()))
+}
+
+pub struct RowGroup {
+    path: std::path::PathBuf,
+    reader: ColumnReaderImpl<ByteArrayType>,
+    max_def_level: i16,
+    /// The row group's rows are numbered through the file.
+    next_row: u64,
+    end_row: u64,
+    values: Vec<ByteArray>,
+    levels: Vec<i16>,
+    /// Which of `values` and `levels` come next, and the rest of a long row.
+    next_value: usize,
+    next_level: usize,
+    pending: Option<(u64, ByteArray)>,
+    read: u64,
+}
+
+impl RowGroup {
+    /// Opens a row group whose first row is `first_row`, behind its first `skip` rows.
+    pub fn open(source: &Source, footer: &Footer, row_group: usize, first_row: u64, skip: u64) -> Result<Self> {
+        let path = source.path.clone();
+        let file = Arc::new(File::open(&path).map_err(Error::io(&path))?);
+        let group = footer.metadata.row_group(row_group);
+        let descriptor = footer.metadata.file_metadata().schema_descr().column(footer.column);
+        let max_def_level = descriptor.max_def_level();
+        let num_rows = footer.num_rows(row_group);
+        let pages = SerializedPageReader::new(file, group.column(footer.column), num_rows as usize, None)
+            .map_err(|error| broken(&path, &error))?;
+        let mut reader = ColumnReaderImpl::<ByteArrayType>::new(descriptor, Box::new(pages));
+        reader.skip_records(skip as usize).map_err(|error| broken(&path, &error))?;
+        Ok(Self {
+            path,
+            reader,
+            max_def_level,
+            next_row: first_row + skip,
+            end_row: first_row + num_rows,
+            values: Vec::new(),
+            levels: Vec::new(),
+            next_value: 0,
+            next_level: 0,
+            pending: None,
+            read: 0,
+        })
+    }
+
+    /// Fetches some rows; an error names the rows that cannot be read.
+    fn fetch(&mut self) -> Result<()> {
+        self.values.clear();
+        self.levels.clear();
+        (self.next_value, self.next_level) = (0, 0);
+        let levels = (self.max_def_level > 0).then_some(&mut self.levels);
+        let (num_rows, _, _) = self
+            .reader
+            .read_records(ROWS_AT_ONCE, levels, None, &mut self.values)
+            .map_err(|error| broken(&self.path, &error))?;
+        if num_rows == 0 {
+            return Err(Error::value(format!("{}: broken parquet file: rows missing", self.path.display())));
+        }
+        if self.max_def_level == 0 {
+            self.levels.resize(num_rows, 0);
+        }
+        Ok(())
+    }
+}
+
+impl Rows for RowGroup {
+    fn fill(&mut self, batch: &mut Batch) -> Result<bool> {
+        if let Some((row, value)) = self.pending.take() {
+            self.push(batch, row, value);
+        }
+        while !batch.is_full() {
+            if self.next_row == self.end_row {
+                return Ok(false);
+            }
+            if self.next_level == self.levels.len() {
+                if let Err(error) = self.fetch() {
+                    // what was read before the damage is kept; the rest of the group is lost
+                    batch.rejected.extend(
+                        (self.next_row..self.end_row).map(|row| super::Rejected { row, reason: error.to_string() }),
+                    );
+                    return Ok(false);
+                }
+            }
+            let row = self.next_row;
+            self.next_row += 1;
+            let present = self.levels[self.next_level] == self.max_def_level;
+            self.next_level += 1;
+            if present {
+                let value = std::mem::take(&mut self.values[self.next_value]);
+                self.next_value += 1;
+                self.read += value.len() as u64;
+                self.push(batch, row, value);
+            } else {
+                batch.reject(row, "text is null");
+            }
+        }
+        Ok(self.next_row < self.end_row || self.pending.is_some())
+    }
+
+    fn progress(&self) -> u64 {
+        self.read
+    }
+}
+
+impl RowGroup {
+    fn push(&mut self, batch: &mut Batch, row: u64, value: ByteArray) {
+        match std::str::from_utf8(value.data()) {
+            Ok(text) => {
+                if let Some(rest) = push_pieces(batch, row, text) {
+                    let from = value.len() - rest.len();
+                    self.pending = Some((row, value.slice(from, rest.len())));
+                }
+            }
+            Err(error) => batch.reject(row, format!("invalid UTF-8 at byte {}", error.valid_up_to())),
+        }
+    }
+}

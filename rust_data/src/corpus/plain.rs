@@ -1,0 +1,67 @@
+//! Plain text: one file is one document, read in pieces.
+
+use std::io::Read;
+
+use super::codec::Stream;
+use super::sources::{Codec, Source};
+use super::{word_border, Batch, Rows, BATCH_BYTES, MAX_PIECE_BYTES};
+use crate::error::{Error, Result};
+
+pub struct PlainText {
+    stream: Stream,
+    path: std::path::PathBuf,
+    /// Bytes read that have no place in a batch yet.
+    rest: Vec<u8>,
+    /// Position in the file's text of the first byte of `rest`.
+    offset: u64,
+}
+
+impl PlainText {
+    pub fn open(source: &Source, codec: Codec) -> Result<Self> {
+        Ok(Self { stream: Stream::open(source, codec)?, path: source.path.clone(), rest: Vec::new(), offset: 0 })
+    }
+
+    /// Reads until `rest` holds more than `target` bytes; true at the end of the file.
+    fn read_to(&mut self, target: usize) -> Result<bool> {
+        let missing = (target + 1).saturating_sub(self.rest.len()) as u64;
+        let mut reader = (&mut self.stream.reader).take(missing);
+        reader.read_to_end(&mut self.rest).map_err(Error::io(&self.path))?;
+        Ok(self.rest.len() <= target)
+    }
+}
+
+impl Rows for PlainText {
+    fn fill(&mut self, batch: &mut Batch) -> Result<bool> {
+        let mut at_end = self.read_to(BATCH_BYTES)?;
+        let mut cut = word_border(&self.rest, BATCH_BYTES);
+        if cut.is_none() && !at_end {
+            at_end = self.read_to(MAX_PIECE_BYTES)?;
+            cut = word_border(&self.rest, BATCH_BYTES);
+        }
+        let cut = match cut {
+            _ if at_end && self.rest.len() <= MAX_PIECE_BYTES => self.rest.len(),
+            Some(cut) => cut,
+            None => {
+                let reason = format!("no word border in {} MiB of text at byte {}", MAX_PIECE_BYTES >> 20, self.offset);
+                batch.reject(0, reason);
+                return Ok(false);
+            }
+        };
+        let complete = at_end && cut == self.rest.len();
+        match std::str::from_utf8(&self.rest[..cut]) {
+            Ok(text) => batch.push(0, text, complete),
+            Err(error) => {
+                let reason = format!("invalid UTF-8 at byte {}", self.offset + error.valid_up_to() as u64);
+                batch.reject(0, reason);
+                return Ok(false);
+            }
+        }
+        self.offset += cut as u64;
+        self.rest.drain(..cut);
+        Ok(!complete)
+    }
+
+    fn progress(&self) -> u64 {
+        self.stream.position()
+    }
+}

@@ -1,0 +1,233 @@
+//! Class tokens: sequences whose class shows in which tokens occur, for experiments on what attention
+//! learns to look at (Tian et al. 2023; Vashisht and Ramaswamy 2026).
+//!
+//! Each of `classes` classes owns `distinct` token types; `common` types belong to none. A sequence is a
+//! context of both kinds and a query in its last place; its label is the class. Ids: the distinct types
+//! of class n are `n * distinct ..`, behind them all the common types, then the query or queries.
+
+use super::fill::for_chunks;
+use super::random::RowRandom;
+use crate::error::{Error, Result};
+
+#[derive(Clone, Debug)]
+pub struct ClassTokens {
+    pub classes: u32,
+    pub distinct: u32,
+    pub common: u32,
+    pub context: Context,
+    /// One query token for all classes, or one a class.
+    pub shared_query: bool,
+}
+
+#[derive(Clone, Debug)]
+pub enum Context {
+    /// `length` tokens, each distinct with probability `gamma`, uniform inside its kind.
+    Iid { length: usize, gamma: f64 },
+    /// `distinct` and `common` tokens, types uniform, in random order.
+    Counts { distinct: usize, common: usize },
+    /// The same counts without chance: types and classes take turns, distinct tokens come first.
+    Deterministic { distinct: usize, common: usize },
+}
+
+impl Context {
+    fn len(&self) -> usize {
+        match *self {
+            Self::Iid { length, .. } => length,
+            Self::Counts { distinct, common } | Self::Deterministic { distinct, common } => distinct + common,
+        }
+    }
+}
+
+impl ClassTokens {
+    pub fn vocab_size(&self) -> u32 {
+        let queries = if self.shared_query { 1 } else { self.classes };
+        self.classes * self.distinct + self.common + queries
+    }
+
+    /// Tokens of a row, the query included.
+    pub fn length(&self) -> usize {
+        self.context.len() + 1
+    }
+
+    pub fn check(&self) -> Result<()> {
+        let Self { classes, distinct, common, .. } = *self;
+        if classes == 0 || distinct == 0 || common == 0 || [classes, distinct, common].iter().any(|&n| n > 1 << 14) {
+            return Err(Error::value(format!(
+                "classes={classes}, distinct={distinct}, common={common}: each must be in 1 .. {}",
+                1 << 14
+            )));
+        }
+        match self.context {
+            Context::Iid { gamma, .. } if !(0.0..=1.0).contains(&gamma) => {
+                return Err(Error::value(format!("gamma={gamma}: must be in [0, 1]")));
+            }
+            _ => {}
+        }
+        if !(1..=1 << 24).contains(&self.context.len()) {
+            return Err(Error::value(format!("{} context tokens: must be in 1 .. {}", self.context.len(), 1 << 24)));
+        }
+        Ok(())
+    }
+
+    /// Fills `tokens` [rows, length] and `labels` [rows] with the rows from `first_row` on.
+    pub fn generate(
+        &self,
+        seed: u64,
+        first_row: u64,
+        tokens: &mut [i32],
+        labels: &mut [i32],
+        threads: usize,
+    ) -> Result<()> {
+        self.check()?;
+        let length = self.length();
+        for_chunks((tokens, labels), (length, 1), first_row, threads, |start, tokens, labels| {
+            let mut random = RowRandom::new(b"class v1", seed);
+            for (row, (tokens, label)) in (start..).zip(tokens.chunks_exact_mut(length).zip(labels)) {
+                *label = self.write_row(row, &mut random, tokens) as i32;
+            }
+        });
+        Ok(())
+    }
+
+    /// Writes one row and returns its class.
+    fn write_row(&self, row: u64, random: &mut RowRandom, tokens: &mut [i32]) -> u32 {
+        random.seek(row);
+        let class = match self.context {
+            Context::Deterministic { .. } => (row % u64::from(self.classes)) as u32,
+            _ => random.below(self.classes),
+        };
+        let first_common = self.classes * self.distinct;
+        let (context, query) = tokens.split_at_mut(self.context.len());
+        let first_query = first_common + self.common;
+        query[0] = if self.shared_query { first_query } else { first_query + class } as i32;
+        match self.context {
+            Context::Iid { gamma, .. } => {
+                let draw = TwoKinds::new(gamma, (class * self.distinct, self.distinct), (first_common, self.common));
+                context.iter_mut().for_each(|token| *token = draw.token(random.next()));
+            }
+            Context::Counts { distinct, .. } => {
+                let (of_class, of_none) = context.split_at_mut(distinct);
+                let first = class * self.distinct;
+                random.fill_below(self.distinct, first, of_class);
+                random.fill_below(self.common, first_common, of_none);
+                for i in (1..context.len()).rev() {
+                    context.swap(i, random.below(i as u32 + 1) as usize);
+                }
+            }
+            Context::Deterministic { distinct, .. } => {
+                let (of_class, of_none) = context.split_at_mut(distinct);
+                let types = (0..self.distinct).cycle().map(|kind| (class * self.distinct + kind) as i32);
+                of_class.iter_mut().zip(types).for_each(|(token, kind)| *token = kind);
+                let types = (0..self.common).cycle().map(|kind| (first_common + kind) as i32);
+                of_none.iter_mut().zip(types).for_each(|(token, kind)| *token = kind);
+            }
+        }
+        class
+    }
+}
+
+/// One word to one token: below a threshold a distinct type, above it a common one, uniform inside
+/// each up to 2^-32.
+struct TwoKinds {
+    threshold: u64,
+    distinct: Kind,
+    common: Kind,
+}
+
+#[derive(Clone, Copy)]
+struct Kind {
+    first: u32,
+    last: u32,
+    /// Types for each unit of the word, times 2^64.
+    scale: u64,
+}
+
+impl Kind {
+    fn new((first, count): (u32, u32), share: u64) -> Self {
+        let scale = (u128::from(count) << 64) / u128::from(share.max(1));
+        Self { first, last: first + count - 1, scale: scale.min(u128::from(u64::MAX)) as u64 }
+    }
+}
+
+impl TwoKinds {
+    fn new(gamma: f64, distinct: (u32, u32), common: (u32, u32)) -> Self {
+        let threshold = (gamma * (1u64 << 32) as f64).round() as u64;
+        let (distinct, common) = (Kind::new(distinct, threshold), Kind::new(common, (1 << 32) - threshold));
+        Self { threshold, distinct, common }
+    }
+
+    #[inline]
+    fn token(&self, word: u32) -> i32 {
+        let word = u64::from(word);
+        let is_distinct = word < self.threshold;
+        let kind = if is_distinct { self.distinct } else { self.common };
+        let offset = if is_distinct { word } else { word - self.threshold };
+        let index = ((u128::from(offset) * u128::from(kind.scale)) >> 64) as u32;
+        (kind.first + index).min(kind.last) as i32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(context: Context) -> ClassTokens {
+        ClassTokens { classes: 4, distinct: 3, common: 5, context, shared_query: false }
+    }
+
+    fn generate(config: &ClassTokens, first_row: u64, rows: usize, threads: usize) -> (Vec<i32>, Vec<i32>) {
+        let (mut tokens, mut labels) = (vec![0; rows * config.length()], vec![0; rows]);
+        config.generate(9, first_row, &mut tokens, &mut labels, threads).unwrap();
+        (tokens, labels)
+    }
+
+    #[test]
+    fn rows_stand_alone() {
+        for context in [
+            Context::Iid { length: 11, gamma: 0.3 },
+            Context::Counts { distinct: 4, common: 7 },
+            Context::Deterministic { distinct: 4, common: 7 },
+        ] {
+            let config = config(context);
+            let all = generate(&config, 0, 600, 1);
+            assert_eq!(generate(&config, 0, 600, 5), all);
+            assert_eq!(generate(&config, 599, 1, 1).0, all.0[599 * 12..]);
+        }
+    }
+
+    #[test]
+    fn iid_types_have_their_probabilities() {
+        let config = config(Context::Iid { length: 200, gamma: 0.3 });
+        let (tokens, labels) = generate(&config, 0, 2000, 1);
+        let mut counts = [0f64; 8]; // three distinct types of the row's class, five common ones
+        for (row, &class) in tokens.chunks_exact(201).zip(&labels) {
+            for &token in &row[..200] {
+                let place = if token >= 12 { token - 12 + 3 } else { token - 3 * class };
+                counts[place as usize] += 1.0 / 400_000.0;
+            }
+            assert_eq!(row[200], 17 + class);
+        }
+        for (place, share) in counts.iter().enumerate() {
+            let expected = if place < 3 { 0.3 / 3.0 } else { 0.7 / 5.0 };
+            assert!((share - expected).abs() < 0.003, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn deterministic_rows_take_turns() {
+        let config = config(Context::Deterministic { distinct: 4, common: 6 });
+        let (tokens, labels) = generate(&config, 0, 5, 1);
+        assert_eq!(labels, [0, 1, 2, 3, 0]);
+        assert_eq!(tokens[11..22], [3, 4, 5, 3, 12, 13, 14, 15, 16, 12, 18]);
+    }
+
+    #[test]
+    fn all_or_nothing_gamma() {
+        for (gamma, low, high) in [(0.0, 12, 16), (1.0, 0, 11)] {
+            let (tokens, _) = generate(&config(Context::Iid { length: 50, gamma }), 0, 50, 1);
+            for row in tokens.chunks_exact(51) {
+                assert!(row[..50].iter().all(|token| (low..=high).contains(token)), "gamma {gamma}");
+            }
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Synthetic sequences: multi-query associative recall and class tokens.
+//!
+//! Row `i` of a corpus depends on its seed and on `i` alone, never on the rows or threads around it.
+
+pub mod class_tokens;
+mod fill;
+pub mod mqar;
+mod mt19937;
+mod random;
+pub mod zoology;

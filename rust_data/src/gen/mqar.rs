@@ -1,0 +1,246 @@
+//! Multi-query associative recall: key-value pairs, then each key once more somewhere; the label there
+//! is its value.
+//!
+//! ```text
+//! k1 v1 k2 v2  .  .  k2  .  .  .  k1  .       inputs
+//! -  -  -  -   -  -  v2  -  -  -  v1  -       labels (- is ignored)
+//! ```
+//!
+//! Fillers `.`, keys and values come from disjoint ranges of ids, so a look-up solver is always right.
+//! Every position behind the pairs can hold a query.
+
+use super::fill::for_chunks;
+use super::random::RowRandom;
+use crate::error::{Error, Result};
+
+/// Label of the positions that are not scored, as PyTorch's cross entropy ignores it.
+pub const IGNORE: i32 = -100;
+
+#[derive(Clone, Debug)]
+pub struct Mqar {
+    pub vocab_size: u32,
+    pub length: usize,
+    pub pairs: usize,
+    /// Position `g` behind the pairs is drawn with weight `(g + 1)^(power_a - 1)`: 1 is uniform, small
+    /// values favour the first ones.
+    pub power_a: f64,
+}
+
+/// The ranges of ids: fillers are `0 .. first_key`, keys up to `first_value`, values up to the end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ranges {
+    pub first_key: u32,
+    pub first_value: u32,
+    pub vocab_size: u32,
+}
+
+impl Mqar {
+    /// A quarter of the ids are fillers, the rest is split evenly between keys and values.
+    pub fn ranges(&self) -> Ranges {
+        let first_key = (self.vocab_size / 4).max(1);
+        let num_keys = self.vocab_size.saturating_sub(first_key) / 2;
+        Ranges { first_key, first_value: first_key + num_keys, vocab_size: self.vocab_size }
+    }
+
+    pub fn check(&self) -> Result<()> {
+        let Self { vocab_size, length, pairs, power_a } = *self;
+        if !(4..=1 << 30).contains(&vocab_size) {
+            return Err(Error::value(format!("vocab_size={vocab_size}: must be in 4 .. {}", 1 << 30)));
+        }
+        if pairs == 0 || length < 3 * pairs || length > 1 << 24 {
+            return Err(Error::value(format!(
+                "pairs={pairs}, length={length}: need 1 <= pairs and 3 * pairs <= length <= {} (pairs and queries)",
+                1 << 24
+            )));
+        }
+        let num_keys = self.ranges().first_value - self.ranges().first_key;
+        if pairs > num_keys as usize {
+            return Err(Error::value(format!("pairs={pairs}: vocab_size={vocab_size} has only {num_keys} keys")));
+        }
+        if !(power_a > 0.0 && power_a <= 10.0) {
+            return Err(Error::value(format!("power_a={power_a}: must be in (0, 10]")));
+        }
+        Ok(())
+    }
+
+    /// Fills `inputs` and `labels`, both [rows, length], with the rows from `first_row` on.
+    pub fn generate(
+        &self,
+        seed: u64,
+        first_row: u64,
+        inputs: &mut [i32],
+        labels: &mut [i32],
+        threads: usize,
+    ) -> Result<()> {
+        self.check()?;
+        let places = QueryPlaces::new(self.length - 2 * self.pairs, self.power_a);
+        let widths = (self.length, self.length);
+        for_chunks((inputs, labels), widths, first_row, threads, |start, inputs, labels| {
+            let mut writer = RowWriter::new(self, &places, seed);
+            let rows = inputs.chunks_exact_mut(self.length).zip(labels.chunks_exact_mut(self.length));
+            for (row, (inputs, labels)) in (start..).zip(rows) {
+                writer.write(row, inputs, labels);
+            }
+        });
+        Ok(())
+    }
+}
+
+struct RowWriter<'a> {
+    pairs: usize,
+    ranges: Ranges,
+    places: &'a QueryPlaces,
+    random: RowRandom,
+    chosen: Vec<u32>,
+}
+
+impl<'a> RowWriter<'a> {
+    fn new(config: &Mqar, places: &'a QueryPlaces, seed: u64) -> Self {
+        let random = RowRandom::new(b"mqar v1 ", seed);
+        Self { pairs: config.pairs, ranges: config.ranges(), places, random, chosen: Vec::new() }
+    }
+
+    fn write(&mut self, row: u64, inputs: &mut [i32], labels: &mut [i32]) {
+        let Self { pairs, ranges, places, random, chosen } = self;
+        random.seek(row);
+        let (context, rest) = inputs.split_at_mut(2 * *pairs);
+        distinct(random, ranges.first_value - ranges.first_key, *pairs, chosen);
+        for (pair, &key) in context.chunks_exact_mut(2).zip(&*chosen) {
+            pair[0] = (ranges.first_key + key) as i32;
+        }
+        distinct(random, ranges.vocab_size - ranges.first_value, *pairs, chosen);
+        for (pair, &value) in context.chunks_exact_mut(2).zip(&*chosen) {
+            pair[1] = (ranges.first_value + value) as i32;
+        }
+        random.fill_below(ranges.first_key, 0, rest);
+        labels.fill(IGNORE);
+        let labels = &mut labels[2 * *pairs..];
+        for pair in context.chunks_exact(2) {
+            let place = loop {
+                // a label already there marks the place as taken
+                let place = places.draw(random.unit());
+                if labels[place] == IGNORE {
+                    break place;
+                }
+            };
+            rest[place] = pair[0];
+            labels[place] = pair[1];
+        }
+    }
+}
+
+/// `count` different numbers below `bound` in random order (Floyd's method, then a shuffle).
+fn distinct(random: &mut RowRandom, bound: u32, count: usize, chosen: &mut Vec<u32>) {
+    chosen.clear();
+    for top in bound - count as u32..bound {
+        let draw = random.below(top + 1);
+        chosen.push(if chosen.contains(&draw) { top } else { draw });
+    }
+    for i in (1..count).rev() {
+        chosen.swap(i, random.below(i as u32 + 1) as usize);
+    }
+}
+
+/// Draws from the power law over places by its cumulated weights, with a table of where to start.
+struct QueryPlaces {
+    cumulated: Vec<f64>,
+    guide: Vec<u32>,
+}
+
+impl QueryPlaces {
+    fn new(count: usize, power_a: f64) -> Self {
+        let weights = (0..count).map(|place| (place as f64 + 1.0).powf(power_a - 1.0));
+        let mut cumulated: Vec<f64> = weights
+            .scan(0.0, |sum, weight| {
+                *sum += weight;
+                Some(*sum)
+            })
+            .collect();
+        let total = cumulated.last().copied().unwrap_or(1.0);
+        cumulated.iter_mut().for_each(|sum| *sum /= total);
+        let num_guides = count.next_power_of_two();
+        let first = |guide: usize| cumulated.partition_point(|&sum| sum <= guide as f64 / num_guides as f64) as u32;
+        let guide = (0..num_guides).map(first).collect();
+        Self { cumulated, guide }
+    }
+
+    /// The place whose interval of cumulated weight holds `unit`.
+    #[inline]
+    fn draw(&self, unit: f64) -> usize {
+        let mut place = self.guide[(unit * self.guide.len() as f64) as usize] as usize;
+        while place + 1 < self.cumulated.len() && self.cumulated[place] <= unit {
+            place += 1;
+        }
+        place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(vocab_size: u32, length: usize, pairs: usize, power_a: f64) -> Mqar {
+        Mqar { vocab_size, length, pairs, power_a }
+    }
+
+    fn generate(config: &Mqar, seed: u64, first_row: u64, rows: usize, threads: usize) -> (Vec<i32>, Vec<i32>) {
+        let mut inputs = vec![0; rows * config.length];
+        let mut labels = inputs.clone();
+        config.generate(seed, first_row, &mut inputs, &mut labels, threads).unwrap();
+        (inputs, labels)
+    }
+
+    #[test]
+    fn rows_stand_alone() {
+        let config = config(256, 64, 8, 0.01);
+        let all = generate(&config, 3, 0, 700, 1);
+        assert_eq!(generate(&config, 3, 0, 700, 8), all);
+        let (inputs, labels) = generate(&config, 3, 650, 1, 1);
+        assert_eq!(inputs, all.0[650 * 64..651 * 64]);
+        assert_eq!(labels, all.1[650 * 64..651 * 64]);
+        assert_ne!(generate(&config, 4, 0, 700, 1).0, all.0);
+    }
+
+    #[test]
+    fn places_follow_the_power_law() {
+        let places = QueryPlaces::new(50, 0.01);
+        let total: f64 = (0..50).map(|g| (g as f64 + 1.0).powf(-0.99)).sum();
+        let mut counts = [0u32; 50];
+        let draws = 200_000;
+        for i in 0..draws {
+            counts[places.draw((i as f64 + 0.5) / draws as f64)] += 1;
+        }
+        for (g, &count) in counts.iter().enumerate() {
+            let expected = (g as f64 + 1.0).powf(-0.99) / total;
+            assert!((count as f64 / draws as f64 - expected).abs() < 1e-4, "place {g}");
+        }
+    }
+
+    #[test]
+    fn distinct_is_uniform_over_ordered_pairs() {
+        let mut random = RowRandom::new(b"test    ", 1);
+        random.seek(0);
+        let mut counts = [0u32; 16];
+        let mut chosen = Vec::new();
+        for _ in 0..24_000 {
+            distinct(&mut random, 4, 2, &mut chosen);
+            counts[(4 * chosen[0] + chosen[1]) as usize] += 1;
+        }
+        for (pair, &count) in counts.iter().enumerate() {
+            let expected = if pair / 4 == pair % 4 { 0..1 } else { 1_850..2_150 };
+            assert!(expected.contains(&count), "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_settings_are_named() {
+        for (bad, text) in [
+            (config(3, 64, 8, 1.0), "vocab_size=3"),
+            (config(256, 23, 8, 1.0), "length=23"),
+            (config(16, 64, 8, 1.0), "has only 6 keys"),
+            (config(256, 64, 8, 0.0), "power_a=0"),
+        ] {
+            assert!(bad.check().unwrap_err().to_string().contains(text));
+        }
+    }
+}

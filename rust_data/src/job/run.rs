@@ -1,0 +1,287 @@
+//! Planning a job, running it on threads, and writing the manifest.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::journal::{Journal, Position, Settings, JOURNAL};
+use super::lanes::{Lanes, Ticket};
+use super::progress::Progress;
+use super::sink::{Encoded, RowTokens, Sink};
+use super::{OnError, Options};
+use crate::bpe::encoder::{Encoder, Model};
+use crate::bpe::id::Id;
+use crate::bpe::vocab::hex;
+use crate::corpus::sources::{find, Source};
+use crate::corpus::units::{part_of, units_of, Unit};
+use crate::corpus::{Batch, Rows};
+use crate::error::{Error, Result};
+use crate::shards::header::MAX_SHARD_TOKENS;
+use crate::shards::manifest::{read_json, write_json, Manifest, SourceInfo, Splits, TokenizerInfo, FORMAT, MANIFEST};
+use crate::shards::writer::sha256_of_file;
+
+/// What a job will do: its files and this part's units.
+pub struct Plan {
+    pub sources: Vec<Source>,
+    pub units: Vec<Unit>,
+    /// Files that cannot be read at all and why (`OnError::Skip` only).
+    pub broken: Vec<(usize, String)>,
+}
+
+impl Plan {
+    /// The files that this part read from, each with its digest.
+    fn digest(&self, sources: Vec<SourceInfo>) -> Result<Vec<SourceInfo>> {
+        let mut used = Vec::new();
+        for (index, mut info) in sources.into_iter().enumerate() {
+            if info.error.is_none() && !self.units.iter().any(|unit| unit.source == index) {
+                continue;
+            }
+            if info.sha256.is_empty() && info.error.is_none() {
+                info.sha256 = sha256_of_file(&self.sources[index].path)?;
+            }
+            used.push(info);
+        }
+        Ok(used)
+    }
+}
+
+pub fn plan(inputs: &[String], options: &Options) -> Result<Plan> {
+    check(options)?;
+    let sources = find(inputs)?;
+    let (mut units, mut broken) = (Vec::new(), Vec::new());
+    for (index, source) in sources.iter().enumerate() {
+        match units_of(index, source, &options.column) {
+            Ok(more) => units.extend(more),
+            Err(error) if options.on_error == OnError::Skip => broken.push((index, error.to_string())),
+            Err(error) => return Err(error),
+        }
+    }
+    let (index, count) = options.part;
+    Ok(Plan { sources, units: part_of(units, index, count), broken })
+}
+
+fn check(options: &Options) -> Result<()> {
+    if !(1..=MAX_SHARD_TOKENS).contains(&options.shard_tokens) {
+        let got = options.shard_tokens;
+        return Err(Error::value(format!("--shard-tokens {got}: must be in 1 .. {MAX_SHARD_TOKENS}")));
+    }
+    if options.part.0 >= options.part.1 {
+        let (index, count) = options.part;
+        return Err(Error::value(format!("--part {index}/{count}: the part must be in 0 .. {count}")));
+    }
+    if options.threads == 0 {
+        return Err(Error::value("--threads 0: must be at least 1"));
+    }
+    Ok(())
+}
+
+/// Runs a planned job to its manifest.
+pub fn run(plan: Plan, options: &Options, model: &Arc<Model>, progress: &Arc<Progress>) -> Result<Manifest> {
+    if model.vocab.size() <= 1 << 16 {
+        run_as::<u16>(plan, options, model, progress)
+    } else {
+        run_as::<u32>(plan, options, model, progress)
+    }
+}
+
+fn run_as<T: Id>(plan: Plan, options: &Options, model: &Arc<Model>, progress: &Arc<Progress>) -> Result<Manifest> {
+    std::fs::create_dir_all(&options.out).map_err(Error::io(&options.out))?;
+    let journal = match begin(&plan, options, model)? {
+        Begin::Complete(manifest) => return Ok(manifest),
+        Begin::At(journal) => journal,
+    };
+    let start = journal.position;
+    let total = plan.units[start.unit.min(plan.units.len())..].iter().map(|unit| unit.weight).sum();
+    Progress::add(&progress.total, total);
+    let mut sink = Sink::<T>::new(options, model, &plan.sources, journal, progress)?;
+    sink.checkpoint()?;
+    let job = Job {
+        lanes: Lanes::new(start.unit, plan.units.len(), options.threads, options.memory as usize / 2),
+        sink: Mutex::new(sink),
+        plan: &plan,
+        options,
+        model,
+        progress,
+        start,
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..options.threads {
+            scope.spawn(|| {
+                if catch_unwind(AssertUnwindSafe(|| job.work())).is_err() {
+                    job.lanes.fail(Error::value("internal error in a worker thread"));
+                }
+            });
+        }
+    });
+    let sink = job.sink.into_inner().unwrap_or_else(PoisonError::into_inner);
+    job.lanes.outcome()?;
+    let (splits, sources) = sink.finish()?;
+    let manifest = manifest_of::<T>(options, model, splits, plan.digest(sources)?);
+    write_json(&options.out.join(MANIFEST), &manifest)?;
+    let journal = options.out.join(JOURNAL);
+    std::fs::remove_file(&journal).map_err(Error::io(&journal))?;
+    Ok(manifest)
+}
+
+fn manifest_of<T: Id>(options: &Options, model: &Model, splits: Splits, sources: Vec<SourceInfo>) -> Manifest {
+    Manifest {
+        format: FORMAT.to_owned(),
+        version: 1,
+        complete: true,
+        tokenizer: TokenizerInfo {
+            name: model.vocab.name.clone(),
+            sha256: hex(&model.vocab.sha256),
+            vocab_size: model.vocab.size(),
+            eot: model.vocab.eot,
+        },
+        dtype: format!("uint{}", 8 * size_of::<T>()),
+        seed: options.seed,
+        shard_tokens: options.shard_tokens,
+        splits,
+        sources,
+        created_by: concat!("rust_data ", env!("CARGO_PKG_VERSION")).to_owned(),
+    }
+}
+
+enum Begin {
+    Complete(Manifest),
+    At(Journal),
+}
+
+/// Where to start: from nothing, from the journal of a killed run, or not at all.
+fn begin(plan: &Plan, options: &Options, model: &Model) -> Result<Begin> {
+    let settings = Settings {
+        tokenizer_sha256: hex(&model.vocab.sha256),
+        column: options.column.clone(),
+        shard_tokens: options.shard_tokens,
+        val_tokens: options.val_tokens,
+        seed: options.seed,
+        part: options.part,
+        skip_errors: options.on_error == OnError::Skip,
+        inputs: plan.sources.iter().map(|source| (source.name.clone(), source.bytes)).collect(),
+    };
+    let (manifest, journal) = (options.out.join(MANIFEST), options.out.join(JOURNAL));
+    if !options.resume && (manifest.exists() || journal.exists()) {
+        let state =
+            if manifest.exists() { "a complete corpus" } else { "an unfinished run (--resume goes on with it)" };
+        return Err(Error::value(format!("{} holds {state}; choose another --out", options.out.display())));
+    }
+    if journal.exists() && !manifest.exists() {
+        let journal: Journal = read_json(&journal)?;
+        journal.settings.agree(&settings)?;
+        check_shards(&options.out, &journal.splits)?;
+        return Ok(Begin::At(journal));
+    }
+    if manifest.exists() {
+        let done: Manifest = read_json(&manifest)?;
+        let same = (done.shard_tokens, done.seed, &done.tokenizer.sha256)
+            == (settings.shard_tokens, settings.seed, &settings.tokenizer_sha256);
+        return match same {
+            true => Ok(Begin::Complete(done)),
+            false => Err(Error::value(format!("{} is complete, with other settings", options.out.display()))),
+        };
+    }
+    let mut sources: Vec<SourceInfo> = plan
+        .sources
+        .iter()
+        .map(|source| SourceInfo { file: source.name.clone(), bytes: source.bytes, ..SourceInfo::default() })
+        .collect();
+    for (index, reason) in &plan.broken {
+        sources[*index].error = Some(reason.clone());
+    }
+    Ok(Begin::At(Journal { settings, position: Position::default(), splits: Splits::default(), sources }))
+}
+
+/// The shards of a killed run must still be what the journal says.
+fn check_shards(directory: &Path, splits: &Splits) -> Result<()> {
+    for shard in splits.val.shards.iter().chain(&splits.train.shards) {
+        let path = directory.join(&shard.file);
+        if sha256_of_file(&path)? != shard.sha256 {
+            return Err(Error::value(format!("{}: changed since it was written; start anew", path.display())));
+        }
+    }
+    Ok(())
+}
+
+struct Job<'a, T: Id> {
+    lanes: Lanes<T>,
+    sink: Mutex<Sink<T>>,
+    plan: &'a Plan,
+    options: &'a Options,
+    model: &'a Arc<Model>,
+    progress: &'a Arc<Progress>,
+    start: Position,
+}
+
+impl<T: Id> Job<'_, T> {
+    /// One thread: read a batch, encode it, hand it in, until nothing is left.
+    fn work(&self) {
+        let mut encoder = Encoder::new(self.model.clone());
+        let mut batch = Batch::default();
+        while let Some(mut ticket) = self.lanes.take() {
+            if self.progress.is_cancelled() {
+                return self.lanes.fail(Error::Cancelled);
+            }
+            if let Err(error) = self.read_and_encode(&mut ticket, &mut batch, &mut encoder) {
+                return self.lanes.fail(error);
+            }
+        }
+    }
+
+    fn read_and_encode(&self, ticket: &mut Ticket, batch: &mut Batch, encoder: &mut Encoder<T>) -> Result<()> {
+        let mut reader = match ticket.reader.take() {
+            Some(reader) => reader,
+            None => self.open(ticket.unit)?,
+        };
+        batch.clear();
+        let before = reader.progress();
+        let (more, broken) = match reader.fill(batch) {
+            Ok(more) => (more, None),
+            Err(error) if self.options.on_error == OnError::Skip => (false, Some(error.to_string())),
+            Err(error) => return Err(error),
+        };
+        Progress::add(&self.progress.read, reader.progress() - before);
+        self.lanes.give_back(ticket.unit, more.then_some(reader));
+
+        let mut encoded = self.encode(ticket.unit, batch, encoder)?;
+        encoded.broken = broken;
+        let write = |batch: &Encoded<T>| self.sink().accept(batch);
+        self.lanes.deliver(ticket, encoded, !more, &write);
+        Ok(())
+    }
+
+    fn sink(&self) -> std::sync::MutexGuard<'_, Sink<T>> {
+        self.sink.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self, index: usize) -> Result<Box<dyn Rows>> {
+        let unit = &self.plan.units[index];
+        let source = &self.plan.sources[unit.source];
+        if unit.first_row == 0 {
+            // reading the file once through also warms the page cache for the row groups to come
+            let sha256 = sha256_of_file(&source.path)?;
+            self.sink().set_digest(unit.source, sha256);
+        }
+        let skip = if index == self.start.unit { self.start.row.saturating_sub(unit.first_row) } else { 0 };
+        unit.open(source, &self.options.column, self.options.memory / 8, skip)
+    }
+
+    fn encode(&self, unit: usize, batch: &mut Batch, encoder: &mut Encoder<T>) -> Result<Encoded<T>> {
+        let eot = T::from_u32(self.model.vocab.eot);
+        let mut tokens = self.lanes.buffer();
+        let mut rows = Vec::with_capacity(batch.rows.len());
+        let mut start = 0;
+        for row in &batch.rows {
+            encoder.encode(&batch.text[start..row.end], &mut tokens)?;
+            start = row.end;
+            if row.complete {
+                tokens.push(eot);
+            }
+            rows.push(RowTokens { row: row.row, end: tokens.len(), complete: row.complete });
+        }
+        Progress::add(&self.progress.text_bytes, batch.text.len() as u64);
+        Progress::add(&self.progress.tokens, tokens.len() as u64);
+        let source = self.plan.units[unit].source;
+        Ok(Encoded { unit, source, tokens, rows, rejected: std::mem::take(&mut batch.rejected), broken: None })
+    }
+}

@@ -1,0 +1,201 @@
+//! The end of the pipeline: batches in corpus order become shards, and the journal follows them.
+
+use std::sync::Arc;
+
+use super::journal::{Journal, Position, JOURNAL};
+use super::progress::Progress;
+use super::shuffle::Shuffle;
+use super::splits::SplitWriter;
+use super::{OnError, Options};
+use crate::bpe::encoder::Model;
+use crate::bpe::id::Id;
+use crate::corpus::sources::Source;
+use crate::corpus::Rejected;
+use crate::error::{Error, Result};
+use crate::shards::manifest::{write_json, SourceInfo, Splits};
+
+/// The tokens of one batch.
+pub struct Encoded<T> {
+    pub unit: usize,
+    /// Which file the rows are of.
+    pub source: usize,
+    pub tokens: Vec<T>,
+    pub rows: Vec<RowTokens>,
+    pub rejected: Vec<Rejected>,
+    /// Why the file could not be read further.
+    pub broken: Option<String>,
+}
+
+/// The tokens up to `end` are of `row`; a complete row ends in its end-of-text token.
+pub struct RowTokens {
+    pub row: u64,
+    pub end: usize,
+    pub complete: bool,
+}
+
+pub struct Sink<T: Id> {
+    journal: Journal,
+    journal_path: std::path::PathBuf,
+    sources: Vec<Source>,
+    on_error: OnError,
+    eot: T,
+    writer: SplitWriter<T>,
+    /// Takes the documents first if they are to be permuted.
+    shuffle: Option<Shuffle<T>>,
+    /// Tokens still to pass over because a complete shard holds them.
+    skip_tokens: u64,
+    /// Whether the last row written is still incomplete.
+    open_row: bool,
+    progress: Arc<Progress>,
+}
+
+impl<T: Id> Sink<T> {
+    pub fn new(
+        options: &Options,
+        model: &Arc<Model>,
+        sources: &[Source],
+        journal: Journal,
+        progress: &Arc<Progress>,
+    ) -> Result<Self> {
+        let splits = journal.splits.clone();
+        let (shard_tokens, val_tokens) = (options.shard_tokens, options.val_tokens);
+        let shuffle = match options.seed {
+            0 => None,
+            seed => Some(Shuffle::new(&options.out, seed, Progress::get(&progress.total), options.memory / 8)?),
+        };
+        Ok(Self {
+            journal_path: options.out.join(JOURNAL),
+            sources: sources.to_vec(),
+            on_error: options.on_error,
+            eot: T::from_u32(model.vocab.eot),
+            writer: SplitWriter::new(options.out.clone(), model.clone(), shard_tokens, val_tokens, splits),
+            shuffle,
+            skip_tokens: journal.position.token,
+            open_row: false,
+            progress: progress.clone(),
+            journal,
+        })
+    }
+
+    /// Writes one batch; batches must come in corpus order.
+    pub fn accept(&mut self, batch: &Encoded<T>) -> Result<()> {
+        let mut rejected = batch.rejected.iter().peekable();
+        let mut start = 0;
+        for row in &batch.rows {
+            while let Some(bad) = rejected.next_if(|bad| bad.row < row.row) {
+                self.reject(batch.source, bad)?;
+            }
+            self.seek(batch.unit, row.row);
+            self.write(&batch.tokens[start..row.end])?;
+            start = row.end;
+            self.open_row = !row.complete;
+            if row.complete {
+                self.end_document(batch.source)?;
+            }
+        }
+        rejected.try_for_each(|bad| self.reject(batch.source, bad))?;
+        match &batch.broken {
+            Some(reason) => self.give_up(batch.source, reason),
+            None => Ok(()),
+        }
+    }
+
+    fn seek(&mut self, unit: usize, row: u64) {
+        let position = &mut self.journal.position;
+        if (position.unit, position.row) != (unit, row) {
+            *position = Position { unit, row, token: 0 };
+        }
+    }
+
+    fn write(&mut self, tokens: &[T]) -> Result<()> {
+        let skipped = self.skip_tokens.min(tokens.len() as u64);
+        self.skip_tokens -= skipped;
+        let mut tokens = &tokens[skipped as usize..];
+        if let Some(shuffle) = &mut self.shuffle {
+            shuffle.write(tokens);
+            return Ok(());
+        }
+        while !tokens.is_empty() {
+            match self.writer.write(tokens)? {
+                0 => {
+                    self.writer.finish_shard()?;
+                    self.checkpoint()?;
+                }
+                written => {
+                    self.journal.position.token += written as u64;
+                    tokens = &tokens[written..];
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end_document(&mut self, source: usize) -> Result<()> {
+        self.open_row = false;
+        self.journal.sources[source].documents += 1;
+        Progress::add(&self.progress.documents, 1);
+        let position = &mut self.journal.position;
+        let row = position.row;
+        *position = Position { unit: position.unit, row: row + 1, token: 0 };
+        match &mut self.shuffle {
+            Some(shuffle) => shuffle.end_document(source, row),
+            None if self.writer.end_document()? => self.checkpoint(),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts a row without usable text, or stops the job with it.
+    fn reject(&mut self, source: usize, bad: &Rejected) -> Result<()> {
+        if self.on_error == OnError::Stop {
+            let file = self.sources[source].path.display().to_string();
+            let row = self.sources[source].row_number(bad.row);
+            return Err(Error::Row { file, row, reason: bad.reason.clone() });
+        }
+        self.journal.sources[source].skipped += 1;
+        Progress::add(&self.progress.skipped, 1);
+        self.close_row(source)
+    }
+
+    fn give_up(&mut self, source: usize, reason: &str) -> Result<()> {
+        self.journal.sources[source].error = Some(reason.to_owned());
+        self.close_row(source)
+    }
+
+    /// What was read of a row before it turned out bad is a document of its own.
+    fn close_row(&mut self, source: usize) -> Result<()> {
+        if self.open_row {
+            self.write(&[self.eot])?;
+            self.end_document(source)?;
+        }
+        Ok(())
+    }
+
+    /// Records the shards so far, so that a killed run goes on behind them.
+    pub fn checkpoint(&mut self) -> Result<()> {
+        self.journal.splits = self.writer.splits().clone();
+        let shards = self.journal.splits.train.shards.len() + self.journal.splits.val.shards.len();
+        Progress::set(&self.progress.shards, shards as u64);
+        write_json(&self.journal_path, &self.journal)
+    }
+
+    pub fn set_digest(&mut self, source: usize, sha256: String) {
+        self.journal.sources[source].sha256 = sha256;
+    }
+
+    /// Closes the last shard; the splits and sources of the whole job.
+    pub fn finish(mut self) -> Result<(Splits, Vec<SourceInfo>)> {
+        if let Some(shuffle) = self.shuffle.take() {
+            shuffle.drain(&mut self.writer)?;
+        }
+        self.writer.finish_shard()?;
+        self.checkpoint()?;
+        let (asked, Splits { train, val }) = (self.journal.settings.val_tokens, &self.journal.splits);
+        if train.tokens == 0 && val.tokens > 0 {
+            let val = val.tokens;
+            return Err(Error::value(format!(
+                "--val-tokens {asked} takes the whole corpus of {val} tokens; ask for less"
+            )));
+        }
+        Ok((self.journal.splits, self.journal.sources))
+    }
+}

@@ -1,0 +1,87 @@
+//! A stream of documents cut into the val and train shards of a directory.
+
+use std::marker::PhantomData;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::bpe::encoder::Model;
+use crate::bpe::id::Id;
+use crate::error::Result;
+use crate::shards::manifest::Splits;
+use crate::shards::writer::ShardWriter;
+
+pub struct SplitWriter<T> {
+    directory: PathBuf,
+    model: Arc<Model>,
+    shard_tokens: u64,
+    val_target: u64,
+    /// Complete shards.
+    splits: Splits,
+    shard: Option<ShardWriter>,
+    /// Tokens of the val split, those of an unfinished shard included; `None` once the split is closed.
+    val_tokens: Option<u64>,
+    tokens: PhantomData<T>,
+}
+
+impl<T: Id> SplitWriter<T> {
+    /// Goes on behind the complete shards in `splits`.
+    pub fn new(directory: PathBuf, model: Arc<Model>, shard_tokens: u64, val_target: u64, splits: Splits) -> Self {
+        let written = splits.val.tokens;
+        let val_open = written < val_target && splits.train.shards.is_empty();
+        let val_tokens = val_open.then_some(written);
+        Self { directory, model, shard_tokens, val_target, splits, shard: None, val_tokens, tokens: PhantomData }
+    }
+
+    pub fn splits(&self) -> &Splits {
+        &self.splits
+    }
+
+    /// Writes what fits into the current shard and says how much; nothing fits into a full one.
+    pub fn write(&mut self, tokens: &[T]) -> Result<usize> {
+        let room = self.shard_tokens - self.shard.as_ref().map_or(0, ShardWriter::tokens);
+        let count = tokens.len().min(room as usize);
+        if count > 0 {
+            self.open_shard()?.push(&tokens[..count])?;
+            if let Some(written) = &mut self.val_tokens {
+                *written += count as u64;
+            }
+        }
+        Ok(count)
+    }
+
+    fn open_shard(&mut self) -> Result<&mut ShardWriter> {
+        let shard = match self.shard.take() {
+            Some(shard) => shard,
+            None => {
+                let (name, split) = match self.val_tokens {
+                    Some(_) => ("val", &self.splits.val),
+                    None => ("train", &self.splits.train),
+                };
+                let name = format!("{name}_{:06}.bin", split.shards.len());
+                ShardWriter::create::<T>(&self.directory, name, &self.model.vocab)?
+            }
+        };
+        Ok(self.shard.insert(shard))
+    }
+
+    /// Counts a document whose last token has been written; true if that closed the val split.
+    pub fn end_document(&mut self) -> Result<bool> {
+        self.open_shard()?.end_document();
+        let val_is_full = self.val_tokens.is_some_and(|written| written >= self.val_target);
+        if val_is_full {
+            self.finish_shard()?;
+            self.val_tokens = None;
+        }
+        Ok(val_is_full)
+    }
+
+    /// Completes the current shard, if there is one.
+    pub fn finish_shard(&mut self) -> Result<()> {
+        if let Some(shard) = self.shard.take() {
+            let info = shard.finish()?;
+            let split = if self.val_tokens.is_some() { &mut self.splits.val } else { &mut self.splits.train };
+            split.push(info);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! The tokenizer as a Python object: strings in, NumPy arrays out.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use numpy::{PyArray1, PyArrayMethods};
+use pyo3::exceptions::PyUnicodeEncodeError;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
+use pyo3::types::{PyBytes, PyList, PyString};
+
+use super::detached;
+use crate::bpe::batch::{BatchEncoder, Encodings};
+use crate::bpe::encoder::Model;
+use crate::bpe::tokenizer_json;
+use crate::bpe::vocab::{hex, Vocab};
+use crate::error::Error;
+use crate::text::pattern::Splitter;
+
+/// Encoders by the width of the ids.
+enum Batch {
+    U16(BatchEncoder<u16>),
+    U32(BatchEncoder<u32>),
+}
+
+#[pyclass(frozen)]
+pub struct Tokenizer {
+    model: Arc<Model>,
+    batch: Batch,
+}
+
+impl Tokenizer {
+    fn of(model: Model) -> Self {
+        let model = Arc::new(model);
+        let batch = if model.vocab.size() <= 1 << 16 {
+            Batch::U16(BatchEncoder::new(model.clone()))
+        } else {
+            Batch::U32(BatchEncoder::new(model.clone()))
+        };
+        Self { model, batch }
+    }
+
+    pub fn model(&self) -> Arc<Model> {
+        self.model.clone()
+    }
+}
+
+/// A text without lone surrogates: they become U+FFFD, as tiktoken has it.
+fn text_of(text: &Bound<'_, PyString>) -> PyResult<PyBackedStr> {
+    match PyBackedStr::try_from(text.clone()) {
+        Err(error) if error.is_instance_of::<PyUnicodeEncodeError>(text.py()) => {
+            let units = text.call_method1("encode", ("utf-16", "surrogatepass"))?;
+            let clean = units.call_method1("decode", ("utf-16", "replace"))?;
+            PyBackedStr::try_from(clean.cast_into::<PyString>()?)
+        }
+        other => other,
+    }
+}
+
+#[pymethods]
+impl Tokenizer {
+    #[staticmethod]
+    fn gpt2(py: Python<'_>) -> PyResult<Self> {
+        detached(py, Model::gpt2).map(Self::of)
+    }
+
+    #[staticmethod]
+    fn from_tokenizer_json(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        detached(py, || tokenizer_json::load(&path)).map(Self::of)
+    }
+
+    #[staticmethod]
+    fn from_tiktoken_file(py: Python<'_>, path: PathBuf, name: &str, pattern: &str, eot: u32) -> PyResult<Self> {
+        let load = || Ok(Model::new(Vocab::from_tiktoken_file(&path, name, eot)?, Splitter::new(pattern)?));
+        detached(py, load).map(Self::of)
+    }
+
+    /// From tokens in rank order, as a tiktoken encoding holds them.
+    #[staticmethod]
+    fn from_tokens(tokens: Vec<Vec<u8>>, name: &str, pattern: &str, eot: u32) -> PyResult<Self> {
+        let tokens = tokens.into_iter().map(Vec::into_boxed_slice).collect();
+        let vocab = Vocab::new(name, tokens, eot).checked()?;
+        Ok(Self::of(Model::new(vocab, Splitter::new(pattern)?)))
+    }
+
+    /// Ids of all texts and where each starts.
+    fn encode_batch<'py>(
+        &self,
+        py: Python<'py>,
+        texts: &Bound<'py, PyList>,
+        threads: usize,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyArray1<i64>>)> {
+        let texts = texts.iter().map(|text| text_of(text.cast::<PyString>()?)).collect::<PyResult<Vec<_>>>()?;
+        Ok(match &self.batch {
+            Batch::U16(batch) => {
+                let Encodings { ids, offsets } = detached(py, || batch.encode(&texts, threads))?;
+                (PyArray1::from_vec(py, ids).into_any(), PyArray1::from_vec(py, offsets))
+            }
+            Batch::U32(batch) => {
+                let Encodings { ids, offsets } = detached(py, || batch.encode(&texts, threads))?;
+                (PyArray1::from_vec(py, ids).into_any(), PyArray1::from_vec(py, offsets))
+            }
+        })
+    }
+
+    /// The bytes of `ids`, an array of uint32.
+    fn decode<'py>(&self, py: Python<'py>, ids: &Bound<'py, PyArray1<u32>>) -> PyResult<Bound<'py, PyBytes>> {
+        let ids = ids.to_vec().map_err(|error| Error::value(error.to_string()))?;
+        Ok(PyBytes::new(py, &self.model.vocab.decode(ids)?))
+    }
+
+    /// Bytes of each token by id; empty for ids that are not ordinary tokens.
+    fn tokens<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        self.model.vocab.tokens.iter().map(|token| PyBytes::new(py, token)).collect()
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        &self.model.vocab.name
+    }
+
+    #[getter]
+    fn vocab_size(&self) -> usize {
+        self.model.vocab.size()
+    }
+
+    #[getter]
+    fn eot(&self) -> u32 {
+        self.model.vocab.eot
+    }
+
+    #[getter]
+    fn sha256(&self) -> String {
+        hex(&self.model.vocab.sha256)
+    }
+
+    #[getter]
+    fn splitter(&self) -> &'static str {
+        self.model.splitter.name()
+    }
+}

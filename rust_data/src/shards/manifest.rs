@@ -1,0 +1,103 @@
+//! `manifest.json`: what a directory of shards holds. It is written last, so its presence means "complete".
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+pub const MANIFEST: &str = "manifest.json";
+pub const FORMAT: &str = "rust_data.tokens";
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Manifest {
+    pub format: String,
+    pub version: u32,
+    pub complete: bool,
+    pub tokenizer: TokenizerInfo,
+    pub dtype: String,
+    pub seed: u64,
+    pub shard_tokens: u64,
+    pub splits: Splits,
+    pub sources: Vec<SourceInfo>,
+    pub created_by: String,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct TokenizerInfo {
+    pub name: String,
+    pub sha256: String,
+    pub vocab_size: usize,
+    pub eot: u32,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Splits {
+    pub train: Split,
+    pub val: Split,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Split {
+    pub tokens: u64,
+    pub documents: u64,
+    pub shards: Vec<ShardInfo>,
+}
+
+impl Split {
+    pub fn push(&mut self, shard: ShardInfo) {
+        self.tokens += shard.tokens;
+        self.documents += shard.documents;
+        self.shards.push(shard);
+    }
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct ShardInfo {
+    pub file: String,
+    pub tokens: u64,
+    /// Documents that end in this shard.
+    pub documents: u64,
+    /// Of the whole file, header included.
+    pub sha256: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct SourceInfo {
+    pub file: String,
+    pub bytes: u64,
+    pub sha256: String,
+    pub documents: u64,
+    /// Rows left out because they hold no usable text.
+    pub skipped: u64,
+    /// Why the whole file was left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Writes a JSON file so that it is there whole or not at all, also after a power cut.
+pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| Error::value(format!("{}: {e}", path.display())))?;
+    let temporary = path.with_extension("json.tmp");
+    let write = || {
+        let mut file = File::create(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.write_all(b"\n")?;
+        file.sync_all()
+    };
+    write().map_err(Error::io(&temporary))?;
+    rename(&temporary, path)
+}
+
+/// Renames within a directory and makes the new name durable.
+pub fn rename(from: &Path, to: &Path) -> Result<()> {
+    let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::rename(from, to).and_then(|()| File::open(directory)?.sync_all()).map_err(Error::io(to))
+}
+
+pub fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T> {
+    let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
+    serde_json::from_str(&text).map_err(|error| Error::value(format!("{}: {error}", path.display())))
+}

@@ -1,0 +1,6 @@
+//! Token shards on disk: the header, the writer of one shard, the manifest of a corpus.
+
+pub mod header;
+pub mod manifest;
+pub mod reader;
+pub mod writer;

@@ -1,0 +1,110 @@
+//! One shard: written under a temporary name, then header, sync and rename.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::header::{Header, HEADER_BYTES};
+use super::manifest::{rename, ShardInfo};
+use crate::bpe::id::Id;
+use crate::bpe::vocab::{hex, Vocab};
+use crate::error::{Error, Result};
+
+const BUFFER_BYTES: usize = 1 << 20;
+
+pub struct ShardWriter {
+    directory: PathBuf,
+    name: String,
+    file: File,
+    buffer: Vec<u8>,
+    header: Header,
+}
+
+impl ShardWriter {
+    pub fn create<T: Id>(directory: &Path, name: String, vocab: &Vocab) -> Result<Self> {
+        let header = Header {
+            tokens: 0,
+            token_bytes: size_of::<T>() as u32,
+            vocab_size: vocab.size() as u32,
+            eot: vocab.eot,
+            documents: 0,
+            tokenizer_sha256: vocab.sha256,
+        };
+        let path = directory.join(temporary_name(&name));
+        let file =
+            File::options().read(true).write(true).create(true).truncate(true).open(&path).map_err(Error::io(&path))?;
+        // zeros in the header's place: a file that was never finished is no shard
+        let buffer = vec![0; HEADER_BYTES];
+        Ok(Self { directory: directory.to_owned(), name, file, buffer, header })
+    }
+
+    pub fn tokens(&self) -> u64 {
+        self.header.tokens
+    }
+
+    pub fn push<T: Id>(&mut self, tokens: &[T]) -> Result<()> {
+        self.header.tokens += tokens.len() as u64;
+        T::extend_bytes(tokens, &mut self.buffer);
+        if self.buffer.len() >= BUFFER_BYTES {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    pub fn end_document(&mut self) {
+        self.header.documents += 1;
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.file.write_all(&self.buffer).map_err(Error::io(&self.path()))?;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.join(temporary_name(&self.name))
+    }
+
+    /// Makes the shard durable under its own name.
+    pub fn finish(mut self) -> Result<ShardInfo> {
+        self.flush()?;
+        let path = self.path();
+        let mut complete = || {
+            self.file.seek(SeekFrom::Start(0))?;
+            self.file.write_all(&self.header.to_bytes())?;
+            self.file.sync_all()?;
+            self.file.seek(SeekFrom::Start(0))?;
+            sha256_of(&mut self.file)
+        };
+        let sha256 = complete().map_err(Error::io(&path))?;
+        rename(&path, &self.directory.join(&self.name))?;
+        Ok(ShardInfo {
+            file: self.name,
+            tokens: self.header.tokens,
+            documents: u64::from(self.header.documents),
+            sha256,
+        })
+    }
+}
+
+pub fn temporary_name(name: &str) -> String {
+    format!("{name}.tmp")
+}
+
+/// SHA-256 in hexadecimal of what is left in `reader`.
+pub fn sha256_of(reader: &mut impl Read) -> std::io::Result<String> {
+    let mut hasher = Sha256::new();
+    let mut buffer = vec![0; BUFFER_BYTES / 4];
+    loop {
+        match reader.read(&mut buffer)? {
+            0 => return Ok(hex(&hasher.finalize())),
+            n => hasher.update(&buffer[..n]),
+        }
+    }
+}
+
+pub fn sha256_of_file(path: &Path) -> Result<String> {
+    File::open(path).and_then(|mut file| sha256_of(&mut file)).map_err(Error::io(path))
+}

@@ -1,0 +1,70 @@
+//! The four character classes that the GPT-2 pattern tells apart: `\p{L}`, `\p{N}`, `\s`, the rest.
+//!
+//! The table is pinned to Unicode 16.0, the version tiktoken's regex engine knows: a newer one moves
+//! thousands of code points from `Other` to `Letter` and with them the borders of pretokens.
+
+use super::ranges::RANGES;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Class {
+    Other = 0,
+    Letter = 1,
+    Number = 2,
+    Space = 3,
+}
+
+/// One past the last code point that is not `Other`.
+const LIMIT: usize = RANGES[RANGES.len() - 1].1 as usize + 1;
+
+/// Two bits a code point.
+static TABLE: [u8; LIMIT.div_ceil(4)] = build_table();
+
+#[allow(long_running_const_eval)]
+const fn build_table() -> [u8; LIMIT.div_ceil(4)] {
+    let mut table = [0u8; LIMIT.div_ceil(4)];
+    let mut i = 0;
+    while i < RANGES.len() {
+        let (first, last, class) = RANGES[i];
+        let mut c = first as usize;
+        while c <= last as usize {
+            table[c / 4] |= (class as u8) << (2 * (c % 4));
+            c += 1;
+        }
+        i += 1;
+    }
+    table
+}
+
+#[inline]
+pub fn class_of(c: u32) -> Class {
+    let bits = match TABLE.get(c as usize / 4) {
+        Some(four) => (four >> (2 * (c % 4))) & 3,
+        None => 0,
+    };
+    match bits {
+        1 => Class::Letter,
+        2 => Class::Number,
+        3 => Class::Space,
+        _ => Class::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_those_of_unicode_16() {
+        let count = |class| (0..0x110000).filter(|&c| class_of(c) == class).count();
+        assert_eq!(count(Class::Letter), 141_028);
+        assert_eq!(count(Class::Number), 1_911);
+        assert_eq!(count(Class::Space), 25);
+    }
+
+    #[test]
+    fn version_is_16_and_not_17() {
+        assert_eq!(class_of(0x1C89), Class::Letter); // new in 16.0
+        assert_eq!(class_of(0x088F), Class::Other); // a letter from 17.0 on
+    }
+}

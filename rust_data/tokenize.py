@@ -1,0 +1,207 @@
+"""Text files to token shards.
+
+    python -m rust_data.tokenize fineweb-edu/*.parquet --out data/fineweb_edu --val-tokens 10M
+
+Inputs are parquet, jsonl (plain, .gz, .zst) and txt (one document a file) files, folders and globs, or
+`sample:edu`, the bundled corpus. The val split is the leading whole documents that reach --val-tokens.
+"""
+
+import argparse
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from rust_data import _native
+from rust_data.nanogpt import META, flatten
+from rust_data.progress import show
+from rust_data.sizes import format_count, parse_count
+from rust_data.threads import num_threads
+from rust_data.tokenizer import Tokenizer
+
+FORMATS = ("shards", "nanogpt")
+ON_ERROR = ("stop", "skip")
+SAMPLES = {"sample:edu": Path(__file__).parent / "assets" / "sample_edu.parquet"}
+
+
+def tokenize(
+    inputs: list[str],
+    out: str | Path,
+    *,
+    tokenizer: str | Path = "gpt2",
+    column: str = "text",
+    shard_tokens: int = 100_000_000,
+    val_tokens: int = 0,
+    seed: int = 0,
+    threads: int | None = None,
+    part: tuple[int, int] = (0, 1),
+    on_error: str = "stop",
+    memory: int = 1_000_000_000,
+    resume: bool = False,
+    format: str = "shards",
+    quiet: bool = True,
+) -> dict[str, Any]:
+    """Tokenizes `inputs` into shards under `out` and returns the manifest.
+
+    Args:
+        inputs: Files, folders, globs, or `sample:edu`; read in the order given.
+        out: Directory for the shards; must not hold a corpus yet unless `resume`.
+        tokenizer: Name or file, as `rust_data.Tokenizer` takes it.
+        column: Column or field that holds the text.
+        shard_tokens: Tokens in each shard but the last of a split, below 2**31.
+        val_tokens: The leading whole documents that reach this many tokens are the val split.
+        seed: 0 keeps the order of the input; any other seed permutes the documents.
+        threads: Default: the CPUs this process may use.
+        part: (i, n): do the i-th of n disjoint parts.
+        on_error: "stop" at the first row without usable text, or "skip" and count it.
+        memory: Bytes that the run may take, roughly; at least 64 MB and 48 MB a thread.
+        resume: Go on with a run that was killed; the shards come out the same.
+        format: "shards", or "nanogpt" for flat train.bin and val.bin.
+        quiet: No progress on standard error.
+
+    Raises:
+        ValueError: for unusable settings, files and rows; the text names which.
+        OSError: if a file cannot be read or written.
+        KeyboardInterrupt: if interrupted; the run can be resumed.
+    """
+    if format not in FORMATS:
+        raise ValueError(f"format={format!r}: must be one of {', '.join(FORMATS)}")
+    if (Path(out) / META).exists():
+        raise ValueError(f"{out} holds a complete corpus in nanoGPT's form; choose another --out")
+    job = _job(
+        inputs,
+        out,
+        tokenizer=tokenizer,
+        column=column,
+        shard_tokens=shard_tokens,
+        val_tokens=val_tokens,
+        seed=seed,
+        threads=threads,
+        part=part,
+        on_error=on_error,
+        memory=memory,
+        resume=resume,
+    )
+    manifest = json.loads(_run(job, quiet))
+    if format == "nanogpt":
+        flatten(Path(out), manifest)
+    return manifest
+
+
+def _job(
+    inputs: list[str],
+    out: str | Path,
+    *,
+    tokenizer: str | Path,
+    threads: int | None,
+    on_error: str,
+    **settings: Any,
+) -> _native.TokenizeJob:
+    if on_error not in ON_ERROR:
+        raise ValueError(f"on_error={on_error!r}: must be one of {', '.join(ON_ERROR)}")
+    return _native.TokenizeJob(
+        Tokenizer(tokenizer).native,
+        [str(SAMPLES.get(str(name), name)) for name in inputs],
+        Path(out),
+        threads=num_threads(threads),
+        skip_errors=on_error == "skip",
+        **settings,
+    )
+
+
+def _run(job: _native.TokenizeJob, quiet: bool) -> str:
+    """Runs the job on a thread of its own, so that this one can report and be interrupted."""
+    outcome: list[str | BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(job.run())
+        except BaseException as error:
+            outcome.append(error)
+
+    worker = threading.Thread(target=work, name="tokenize")
+    worker.start()
+    try:
+        show(job.progress, worker, sys.stderr if not quiet else None)
+    finally:
+        job.cancel()
+        worker.join()
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
+
+
+def _part(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected i/n with 0 <= i < n, such as 0/4")
+    return int(index), int(count)
+
+
+def _count(text: str) -> int:
+    try:
+        return parse_count(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def parse_args(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m rust_data.tokenize", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("inputs", nargs="+", metavar="INPUT", help="file, folder, glob or sample:edu")
+    add("--out", required=True, type=Path, metavar="DIR", help="where the shards go")
+    add("--tokenizer", default="gpt2", metavar="NAME|PATH", help="gpt2, cl100k_base, ..., a file (default: gpt2)")
+    add("--column", default="text", help="column or field with the text (default: text)")
+    add("--shard-tokens", type=_count, default=100_000_000, metavar="N", help="tokens a shard (default: 100M)")
+    add("--val-tokens", type=_count, default=10_000_000, metavar="N", help="tokens of the val split (default: 10M)")
+    add("--seed", type=int, default=0, metavar="S", help="permute the documents; 0 keeps their order (default)")
+    add("--threads", type=int, metavar="N", help="default: the CPUs this process may use")
+    add("--part", type=_part, default=(0, 1), metavar="i/n", help="do the i-th of n disjoint parts, from 0")
+    add("--on-error", choices=ON_ERROR, default="stop", help="rows without usable text (default: stop)")
+    add("--memory", type=_count, default=1_000_000_000, metavar="BYTES", help="memory to stay below (default: 1G)")
+    add("--resume", action="store_true", help="go on with a run that was killed")
+    add("--format", choices=FORMATS, default="shards", help="nanogpt: flat train.bin and val.bin")
+    add("--dry-run", action="store_true", help="say what would be read, and stop")
+    add("--quiet", action="store_true", help="no progress")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = vars(parse_args(argv))
+    inputs, out, dry_run = args.pop("inputs"), args.pop("out"), args.pop("dry_run")
+    try:
+        if dry_run:
+            _print_plan(inputs, out, args)
+            return 0
+        manifest = tokenize(inputs, out, **args)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"interrupted; --resume goes on with {out}", file=sys.stderr)
+        return 130
+    for name, split in manifest["splits"].items():
+        shards, documents = len(split["shards"]), split["documents"]
+        print(f"{name}: {format_count(split['tokens'])} tokens, {documents} documents, {shards} shards in {out}")
+    skipped = sum(source["skipped"] for source in manifest["sources"])
+    broken = sum("error" in source for source in manifest["sources"])
+    if skipped or broken:
+        print(f"left out: {skipped} rows and {broken} files; {out}/manifest.json says of which")
+    return 0
+
+
+def _print_plan(inputs: list[str], out: Path, args: dict[str, Any]) -> None:
+    settings = {name: value for name, value in args.items() if name not in ("format", "quiet")}
+    files = _job(inputs, out, **settings).plan()
+    for path, size, units in files:
+        print(f"{path}: {format_count(size)} bytes, {units} units of work")
+    tokenizer = Tokenizer(args["tokenizer"])
+    print(f"{len(files)} files, {format_count(sum(size for _, size, _ in files))} bytes -> {out}")
+    print(f"tokenizer {tokenizer.name}: {tokenizer.vocab_size} ids, {tokenizer.splitter} splitter")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""The only file that touches torchtitan's module globals. Import it before any other torchtitan module.
+
+torchtitan 0.3.0 binds ``device_type`` and ``device_module`` at import time (``from torchtitan.tools.utils import ...``)
+and assumes an accelerator. Each entry below names its target, the reason, and the upstream reference.
+
+=================================================  ==================================================================
+target                                             reason
+=================================================  ==================================================================
+``torchtitan.tools.utils.device_type/_module``     no accelerator: ``torch.cpu`` lacks what is called on a device
+                                                   module (torchtitan #1661); gloo is then chosen by torchtitan
+``RANK``, ``MASTER_ADDR``, ... in the environment  a plain ``python -m`` start has no launcher
+warnings of torch, log lines of torchtitan         on a CPU mesh they warn of random DTensors, which we never draw
+                                                   (``models/init.py``), and of a peak rate that is not ours (MFU)
+glibc's malloc                                     logits are mapped and returned to the kernel at every step; a third
+                                                   of a small run's time went into page faults
+=================================================  ==================================================================
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import resource
+import socket
+import types
+import warnings
+
+import torch
+import torchtitan.tools.utils as _titan_utils
+
+DEVICE_VARIABLE = "SAF_TITAN_DEVICE"
+"""Environment variable; ``cpu`` forces the CPU on a machine with an accelerator."""
+
+
+def _cpu_device_module() -> types.ModuleType:
+    """What torchtitan calls on ``torch.cuda``, for the CPU: one device, no streams, peak memory = resident set."""
+    module = types.ModuleType("saf_titan.compat.cpu")
+    total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def memory_stats(device: object = None) -> dict[str, int]:
+        peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return {
+            "active_bytes.all.peak": peak_bytes,
+            "reserved_bytes.all.peak": peak_bytes,
+            "num_alloc_retries": 0,
+            "num_ooms": 0,
+        }
+
+    def get_device_properties(device: object = None) -> types.SimpleNamespace:
+        return types.SimpleNamespace(name="CPU", total_memory=total_bytes)
+
+    vars(module).update(
+        # one device: every rank is cpu:0, and barrier(device_ids=[0]) is what gloo accepts
+        device_count=lambda: 1,
+        current_device=lambda: 0,
+        is_available=lambda: True,
+        set_device=lambda device: None,
+        synchronize=lambda device=None: None,
+        empty_cache=lambda: None,
+        reset_peak_memory_stats=lambda device=None: None,
+        get_device_name=lambda device=None: "CPU",
+        get_device_properties=get_device_properties,
+        memory_stats=memory_stats,
+    )
+    return module
+
+
+def is_cpu() -> bool:
+    """Whether this process trains on the CPU."""
+    return _titan_utils.device_type == "cpu"
+
+
+def ensure_launcher_environment() -> None:
+    """Describe a world of one process to torch.distributed unless a launcher has described another."""
+    if "RANK" in os.environ:
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ.update(
+        RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc reuse large blocks instead of unmapping them; other allocators are left alone."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        m_trim_threshold, m_mmap_max = -1, -4
+        mallopt(m_mmap_max, 0)
+        mallopt(m_trim_threshold, 2**31 - 1)
+
+
+def _is_noise(record: logging.LogRecord) -> bool:
+    return record.getMessage().startswith(("Error running lspci", "Peak flops undefined", "Peak FLOPS used"))
+
+
+if os.environ.get(DEVICE_VARIABLE) == "cpu" or not torch.accelerator.is_available():
+    _keep_freed_memory()
+    warnings.filterwarnings("ignore", r"DTensor .* may not have complete support on cpu", UserWarning)
+    logging.getLogger().addFilter(lambda record: not _is_noise(record))
+    _titan_utils.device_type, _titan_utils.device_module = "cpu", _cpu_device_module()

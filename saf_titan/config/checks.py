@@ -1,0 +1,291 @@
+"""Combinations of values that cannot make a run, found by arithmetic before anything is built."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from saf_titan.config.errors import ConfigError, Problem, nearest
+from saf_titan.config.host_sections import CheckpointSection
+from saf_titan.config.own_sections import CircuitsSection, ModelSection
+from saf_titan.config.schema import RunConfig
+from saf_titan.config.shapes import SHAPES
+
+
+class Conflict(NamedTuple):
+    """Values that exclude each other; the first key is the one to blame."""
+
+    keys: tuple[str, ...]
+    message: str
+
+
+def conflicts(config: RunConfig, given: frozenset[str]) -> Iterator[Conflict]:
+    """All conflicts of a run; `given` are the dotted keys that were set by hand."""
+    yield from _training(config)
+    yield from _schedule(config)
+    yield from _checkpoint(config)
+    if config.saf.step and {"saf.step", "saf.fraction"} <= given:
+        yield Conflict(("saf.step", "saf.fraction"), "excludes saf.fraction; give one of the two")
+    elif config.saf.enable:
+        yield from _freeze_step(config)
+    flavors = SHAPES[config.model.family]
+    if config.model.flavor not in flavors:
+        match = nearest(config.model.flavor, flavors)
+        yield Conflict(
+            ("model.flavor", "model.family"),
+            f"is no flavor of {config.model.family}, which has {', '.join(flavors)}"
+            + (f"; did you mean {match}?" if match else ""),
+        )
+        return
+    yield from _model(config)
+    yield from _circuits(config)
+    yield from _parallelism(config)
+    if config.saf.enable:
+        yield from _frozen_heads(config)
+
+
+def _model(config: RunConfig) -> Iterator[Conflict]:
+    model, shape = config.model, config.shape
+    if model.family == "llama3":
+        for name in ("num_layers", "num_heads", "dim", "position", "rope_theta", "init_std", "norm_eps"):
+            if getattr(model, name) != getattr(ModelSection(), name):
+                yield Conflict(
+                    (f"model.{name}", "model.family"),
+                    'belongs to the gpt family; llama3 flavors are fixed: leave it out, or set model.family = "gpt"',
+                )
+        return
+    if shape.dim % shape.num_heads:
+        yield Conflict(
+            ("model.dim" if model.dim else "model.num_heads", "model.dim", "model.num_heads", "model.flavor"),
+            f"a width of {shape.dim} does not divide into {shape.num_heads} heads",
+        )
+    elif model.position == "rope" and shape.dim // shape.num_heads % 2:
+        yield Conflict(
+            ("model.position", "model.dim", "model.num_heads", "model.flavor"),
+            f"rotary positions need an even head width, not {shape.dim} / {shape.num_heads} = "
+            f"{shape.dim // shape.num_heads}",
+        )
+
+
+def _training(config: RunConfig) -> Iterator[Conflict]:
+    training, optimizer = config.training, config.optimizer
+    if training.global_batch_size > 0 and training.global_batch_size % training.local_batch_size:
+        yield Conflict(
+            ("training.global_batch_size", "training.local_batch_size"),
+            f"must be a multiple of training.local_batch_size = {training.local_batch_size}",
+        )
+    if config.compile.enable and not config.compile.components:
+        yield Conflict(
+            ("compile.components", "compile.enable"), "names nothing to compile; set compile.enable = false instead"
+        )
+    if optimizer.name == "SGD" and optimizer.implementation == "fused_opt_states_bf16":
+        yield Conflict(
+            ("optimizer.implementation", "optimizer.name"),
+            'is for AdamW\'s moments; for SGD use "fused", "foreach" or "for-loop"',
+        )
+
+
+def _schedule(config: RunConfig) -> Iterator[Conflict]:
+    scheduler, steps = config.lr_scheduler, config.training.steps
+    if 0 < scheduler.total_steps < steps:
+        yield Conflict(
+            ("lr_scheduler.total_steps", "training.steps"),
+            f"the schedule would end before the run's {steps} steps; use 0 for the length of the run",
+        )
+        return
+    length = config.schedule_steps
+    keys = ("lr_scheduler.warmup_steps", "training.steps", "lr_scheduler.total_steps")
+    if scheduler.warmup_steps > length:
+        yield Conflict(keys, f"is longer than the schedule of {length} steps; at most {length}")
+    elif scheduler.decay_ratio < 1 and scheduler.warmup_steps + round(scheduler.decay_ratio * length) > length:
+        yield Conflict(
+            ("lr_scheduler.decay_ratio", *keys),
+            f"its {round(scheduler.decay_ratio * length)} steps and the warmup's {scheduler.warmup_steps} "
+            f"exceed the schedule of {length} steps; 1.0 takes what the warmup leaves",
+        )
+
+
+def _circuits(config: RunConfig) -> Iterator[Conflict]:
+    circuits = config.circuits
+    if config.scales_qk and config.model.family == "llama3":
+        key = "qk_lr_ratio" if circuits.qk_lr_ratio != 1.0 else "qk_lr_schedule"
+        yield Conflict(
+            (f"circuits.{key}", "circuits.qk_lr_ratio", "circuits.qk_lr_schedule", "model.family"),
+            "llama3's wqkv is one fused parameter, whose Q and K rows cannot have a learning rate of their own; "
+            'set model.family = "gpt", which has separate wq and wk, '
+            "or register a llama3 flavor built with fuse_qkv=False",
+        )
+    ramp_keys = ("circuits.qk_lr_ramp_steps", "circuits.qk_lr_schedule")
+    if circuits.qk_lr_schedule == "constant":
+        for name in ("qk_lr_ratio_end", "qk_lr_hold_steps", "qk_lr_ramp_steps"):
+            if getattr(circuits, name) != getattr(CircuitsSection(), name):
+                yield Conflict(
+                    (f"circuits.{name}", "circuits.qk_lr_schedule"),
+                    'has no effect on a constant ratio; set circuits.qk_lr_schedule = "linear" or "hold_then_ramp"',
+                )
+    elif circuits.qk_lr_ramp_steps == 0:
+        yield Conflict(ramp_keys, f"must be at least 1 for the schedule {circuits.qk_lr_schedule}")
+    if circuits.qk_lr_schedule == "linear" and circuits.qk_lr_hold_steps:
+        yield Conflict(
+            ("circuits.qk_lr_hold_steps", "circuits.qk_lr_schedule"),
+            'has no effect on a linear ramp; set circuits.qk_lr_schedule = "hold_then_ramp"',
+        )
+    last = config.shape.num_layers - 1
+    if circuits.layers and not (len(circuits.layers) == 2 and 0 <= circuits.layers[0] <= circuits.layers[1] <= last):
+        yield Conflict(
+            ("circuits.layers", "model.flavor", "model.num_layers"),
+            f"must be [first, last] with 0 <= first <= last <= {last}, or [] for all layers",
+        )
+
+
+def _parallelism(config: RunConfig) -> Iterator[Conflict]:
+    shape, parallelism = config.shape, config.parallelism
+    degrees = {
+        "tensor": parallelism.tensor_parallel_degree,
+        "pipeline": parallelism.pipeline_parallel_degree,
+        "context": parallelism.context_parallel_degree,
+    }
+    if config.model.family == "gpt":
+        for name, degree in degrees.items():
+            if degree > 1:
+                yield Conflict(
+                    (f"parallelism.{name}_parallel_degree", "model.family"),
+                    "must be 1: the gpt family is shared over data alone; use the data_parallel degrees",
+                )
+        return
+    if shape.num_kv_heads % degrees["tensor"]:
+        yield Conflict(
+            ("parallelism.tensor_parallel_degree", "model.flavor"),
+            f"must divide the {shape.num_kv_heads} key heads of a layer",
+        )
+    for name in ("tensor", "context"):
+        if config.training.seq_len % degrees[name]:
+            yield Conflict(
+                ("training.seq_len", f"parallelism.{name}_parallel_degree"),
+                f"must be a multiple of parallelism.{name}_parallel_degree = {degrees[name]}",
+            )
+    if degrees["pipeline"] > 1 and shape.tied:
+        yield Conflict(
+            ("parallelism.pipeline_parallel_degree", "model.flavor"),
+            "must be 1: this flavor ties the output matrix to the embedding, and the two would sit in different stages",
+        )
+    elif degrees["pipeline"] > shape.num_layers:
+        yield Conflict(
+            ("parallelism.pipeline_parallel_degree", "model.flavor"),
+            f"exceeds the {shape.num_layers} layers of the model",
+        )
+    if degrees["pipeline"] > 1 and config.training.cuda_graphs:
+        yield Conflict(
+            ("training.cuda_graphs", "parallelism.pipeline_parallel_degree"),
+            "must be false with pipeline parallelism",
+        )
+
+
+def _checkpoint(config: RunConfig) -> Iterator[Conflict]:
+    if config.checkpoint.enable:
+        return
+    for name in ("load_step", "initial_load_path"):
+        if getattr(config.checkpoint, name) != getattr(CheckpointSection(), name):
+            yield Conflict(
+                (f"checkpoint.{name}", "checkpoint.enable"),
+                "has no effect while checkpoint.enable = false, which loads nothing",
+            )
+
+
+def _freeze_step(config: RunConfig) -> Iterator[Conflict]:
+    saf, steps = config.saf, config.training.steps
+    if not 1 <= config.freeze_step < steps:
+        key = "saf.step" if saf.step else "saf.fraction"
+        yield Conflict(
+            (key, "training.steps"),
+            f"would freeze after step {config.freeze_step} of {steps}; it must be after step 1 at the earliest "
+            f"and after step {steps - 1} at the latest",
+        )
+
+
+def _frozen_heads(config: RunConfig) -> Iterator[Conflict]:
+    saf, shape = config.saf, config.shape
+    if config.model.family == "llama3":
+        yield Conflict(
+            ("saf.enable", "model.family"),
+            'needs attention that can hold static heads, which torchtitan\'s llama3 has not; set model.family = "gpt"',
+        )
+    yield from _freeze_schedule(config)
+    outside = [layer for layer in saf.exclude_layers if not 0 <= layer < shape.num_layers]
+    if outside:
+        yield Conflict(
+            ("saf.exclude_layers", "model.flavor", "model.num_layers"),
+            f"names layer {outside[0]}; the layers of the model are 0 to {shape.num_layers - 1}",
+        )
+        return
+    total = shape.num_layers * shape.num_heads
+    open_layers = shape.num_layers - len(set(saf.exclude_layers))
+    available = open_layers * min(saf.max_per_layer or shape.num_heads, shape.num_heads)
+    wanted = int(saf.rate * total)
+    if wanted > available and saf.on_shortfall == "error":
+        yield Conflict(
+            ("saf.rate", "saf.exclude_layers", "saf.max_per_layer", "model.flavor"),
+            f"asks for {wanted} of {total} heads, and saf.exclude_layers and saf.max_per_layer leave {available}; "
+            'lower the rate, or set saf.on_shortfall = "warn"',
+        )
+
+
+def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
+    saf, shape = config.saf, config.shape
+    if saf.rate == 0:
+        yield Conflict(("saf.rate", "saf.enable"), "would freeze nothing; set saf.enable = false instead")
+    if saf.schedule == "ramp" and config.freeze_step + saf.ramp_steps >= config.training.steps:
+        yield Conflict(
+            ("saf.ramp_steps", "saf.step", "saf.fraction", "training.steps"),
+            f"would end the ramp at step {config.freeze_step + saf.ramp_steps} of {config.training.steps}; it must end "
+            "before the last step",
+        )
+    if (saf.selector == "list") != bool(saf.heads):
+        yield Conflict(("saf.heads", "saf.selector"), 'and saf.selector = "list" belong together; give both or neither')
+    for name in saf.heads:
+        match = re.fullmatch(r"L(\d+)H(\d+)", name)
+        if match is None or int(match[1]) >= shape.num_layers or int(match[2]) >= shape.num_heads:
+            yield Conflict(
+                ("saf.heads",),
+                f'holds "{name}", which is no head of the model: write L<layer>H<head>, with layers 0 to '
+                f"{shape.num_layers - 1} and heads 0 to {shape.num_heads - 1}",
+            )
+            return
+
+
+def check_world_size(config: RunConfig, world_size: int) -> None:
+    """Raise `ConfigError` unless the run can be shared by `world_size` ranks."""
+    degrees = config.parallelism
+    others = (
+        degrees.data_parallel_replicate_degree
+        * degrees.tensor_parallel_degree
+        * degrees.pipeline_parallel_degree
+        * degrees.context_parallel_degree
+    )
+    shard = degrees.data_parallel_shard_degree
+    ranks = f"{world_size} rank" + ("s" if world_size > 1 else "")
+    if shard == -1 and world_size % others:
+        raise _world_error(
+            "parallelism.data_parallel_shard_degree", shard, f"{ranks} cannot be divided by the other degrees' {others}"
+        )
+    if shard > 0 and shard * others != world_size:
+        raise _world_error(
+            "parallelism.data_parallel_shard_degree",
+            shard,
+            f"the degrees need {shard * others} ranks, and there are {world_size}",
+        )
+    data_parallel = world_size // (
+        degrees.tensor_parallel_degree * degrees.pipeline_parallel_degree * degrees.context_parallel_degree
+    )
+    per_round = config.training.local_batch_size * data_parallel
+    size = config.training.global_batch_size
+    if size > 0 and size % per_round:
+        raise _world_error(
+            "training.global_batch_size",
+            size,
+            f"must be a multiple of training.local_batch_size x data-parallel ranks = "
+            f"{config.training.local_batch_size} x {data_parallel} = {per_round}",
+        )
+
+
+def _world_error(key: str, value: int, message: str) -> ConfigError:
+    return ConfigError([Problem("", key, str(value), message)])

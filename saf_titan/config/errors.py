@@ -1,0 +1,47 @@
+"""What is wrong with a configuration, said once and for all of its keys together."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault: where it stands, the value as its author wrote it, and what is allowed there."""
+
+    source: str
+    """File, or "command line"."""
+    key: str
+    """Dotted key, "training.steps"; empty when the file as a whole is meant."""
+    value: str
+    """The value as TOML text; empty when there is none to show."""
+    message: str
+    """What is wrong, what is allowed, what to do."""
+
+    def __str__(self) -> str:
+        section, _, name = self.key.rpartition(".")
+        place = f"[{section}] {name}" if section else name
+        shown = f"{place} = {self.value}" if self.value else place
+        return _printable(": ".join(part for part in (self.source, shown, self.message) if part))
+
+
+class ConfigError(ValueError):
+    """All faults of a configuration at once, one a line; `problems` holds them one by one."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def _printable(text: str) -> str:
+    """The text on one line: control characters and the like, which a key may hold, as escapes."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known name closest to `word`, capitals ignored, or None when nothing is close."""
+    by_folded = {name.casefold(): name for name in known}
+    match = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
+    return by_folded[match[0]] if match else None

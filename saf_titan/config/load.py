@@ -1,0 +1,199 @@
+"""From a TOML file and command-line overrides to a checked `RunConfig`.
+
+Each key is remembered with its source, so that every fault, also one between a key of the file and one of the command
+line, is reported where its author can mend it.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli
+
+from saf_titan.config.checks import conflicts
+from saf_titan.config.convert import Mismatch, convert, field_types, is_section, takes_text, to_toml_value
+from saf_titan.config.errors import COMMAND_LINE, ConfigError, Problem, nearest
+from saf_titan.config.schema import RunConfig
+
+
+class Setting(NamedTuple):
+    """A value somebody wrote, and where."""
+
+    value: Any
+    source: str
+
+
+_FIELDS = field_types(RunConfig)
+_SECTIONS = {name: field_types(hint) for name, hint in _FIELDS.items() if is_section(hint)}
+_TYPES: dict[str, Any] = {name: hint for name, hint in _FIELDS.items() if name not in _SECTIONS} | {
+    f"{section}.{name}": hint for section, fields in _SECTIONS.items() for name, hint in fields.items()
+}
+"""Every key of a run, dotted, with its annotated type."""
+
+
+def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a run's configuration.
+
+    Args:
+        path: TOML file; None for the defaults.
+        overrides: command-line words, `--section.key value` or `--section.key=value`. Values are TOML; a string needs
+            no quotes.
+
+    Raises:
+        ConfigError: all faults of file and command line together.
+    """
+    problems: list[Problem] = []
+    settings = _read_file(Path(path), problems) if path is not None else {}
+    for key, setting in _read_overrides(overrides, problems).items():
+        settings[key] = setting
+        # the freeze has two spellings; the command line replaces whichever the file uses
+        other = {"saf.step": "saf.fraction", "saf.fraction": "saf.step"}.get(key)
+        if other in settings and settings[other].source != COMMAND_LINE:
+            del settings[other]
+
+    values: dict[str, Any] = {}
+    for key, setting in settings.items():
+        try:
+            values[key] = convert(setting.value, _TYPES[key])
+        except Mismatch as mismatch:
+            problems.append(Problem(setting.source, key, _shown(setting.value), str(mismatch)))
+
+    config = _build(values, Path(path).stem if path is not None else "run")
+    faulty = {problem.key for problem in problems}
+    for conflict in conflicts(config, frozenset(values)):
+        # a value that could not be read stands at its default here, and so does all of a file (key "")
+        if "" not in faulty and faulty.isdisjoint(conflict.keys):
+            problems.append(_located(conflict.keys, conflict.message, config, settings, str(path or COMMAND_LINE)))
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _read_file(path: Path, problems: list[Problem]) -> dict[str, Setting]:
+    source = str(path)
+    try:
+        table = tomli.loads(path.read_bytes().decode())
+    except FileNotFoundError:
+        match = nearest(path.name, (other.name for other in path.parent.glob("*.toml")))
+        problems.append(
+            Problem(source, "", "", "no such file" + (f"; did you mean {path.with_name(match)}?" if match else ""))
+        )
+    except OSError as error:
+        problems.append(Problem(source, "", "", f"cannot be read: {error.strerror}"))
+    except UnicodeDecodeError as error:
+        problems.append(Problem(source, "", "", f"is not UTF-8 (byte {error.start})"))
+    except tomli.TOMLDecodeError as error:
+        problems.append(Problem(source, "", "", f"is not TOML: {error}"))
+    except RecursionError:
+        problems.append(Problem(source, "", "", "is nested too deeply"))
+    else:
+        return dict(_flatten(table, source, problems))
+    return {}
+
+
+def _flatten(table: dict[str, Any], source: str, problems: list[Problem]) -> Iterator[tuple[str, Setting]]:
+    for name, value in table.items():
+        if name not in _SECTIONS:
+            if name in _TYPES:
+                yield name, Setting(value, source)
+            else:
+                problems.append(_unknown(name, value, source))
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                dotted = f"{name}.{key}"
+                if dotted in _TYPES:
+                    yield dotted, Setting(item, source)
+                else:
+                    problems.append(_unknown(dotted, item, source))
+        else:
+            problems.append(Problem(source, name, _shown(value), f"must be a section: write [{name}]"))
+
+
+def _read_overrides(words: Sequence[str], problems: list[Problem]) -> dict[str, Setting]:
+    settings: dict[str, Setting] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, text = word.partition("=")
+        if not name.startswith("--") or name == "--":
+            problems.append(
+                Problem(COMMAND_LINE, "", "", f"{word!r} is no option; options look like --section.key value")
+            )
+            continue
+        key = name[2:].replace("-", "_")
+        has_value = bool(equals)
+        if not has_value and rest and not rest[0].startswith("--"):
+            text, has_value = rest.pop(0), True
+        if key in _TYPES and not has_value:
+            problems.append(Problem(COMMAND_LINE, key, "", f"its value is missing; write --{key} VALUE"))
+        elif key in _TYPES:
+            settings[key] = Setting(_parse_word(text, as_text=takes_text(_TYPES[key])), COMMAND_LINE)
+        elif key in _SECTIONS:
+            problems.append(Problem(COMMAND_LINE, key, text, f"is a section; its keys are {', '.join(_SECTIONS[key])}"))
+        else:
+            problems.append(_unknown(key, _parse_word(text, as_text=False), COMMAND_LINE))
+    return settings
+
+
+def _parse_word(text: str, *, as_text: bool) -> Any:
+    """One command-line value as TOML, or as the bare word; a text field takes only a quoted string for TOML."""
+    try:
+        table = tomli.loads(f"value = {text}")
+    except (tomli.TOMLDecodeError, RecursionError):
+        return text
+    if len(table) != 1 or (as_text and not isinstance(table["value"], str)):
+        return text
+    return table["value"]
+
+
+def _unknown(key: str, value: Any, source: str) -> Problem:
+    section, _, name = key.rpartition(".")
+    missing = section if section not in _SECTIONS else ""
+    if not section and isinstance(value, dict):
+        missing = name
+    if missing:
+        match = nearest(missing, _SECTIONS)
+        hint = f"did you mean [{match}]?" if match else f"the sections are {', '.join(_SECTIONS)}"
+        return Problem(source, f"[{missing}]", "", f"unknown section; {hint}")
+    siblings = _SECTIONS[section] if section else [key for key in _TYPES if "." not in key]
+    elsewhere = [key for key in _TYPES if key.rpartition(".")[2] == name]
+    match = nearest(name, siblings)
+    if elsewhere:
+        hint = f"did you mean {elsewhere[0]}?"
+    elif match:
+        hint = f"did you mean {f'{section}.{match}' if section else match}?"
+    else:
+        hint = f"{f'[{section}] has' if section else 'outside a section there is'} {', '.join(siblings)}"
+    return Problem(source, key, _shown(value), f"unknown key; {hint}")
+
+
+def _build(values: dict[str, Any], name: str) -> RunConfig:
+    sections = {
+        section: _FIELDS[section](**{key: values[f"{section}.{key}"] for key in fields if f"{section}.{key}" in values})
+        for section, fields in _SECTIONS.items()
+    }
+    dump_folder = values.get("dump_folder") or f"outputs/{name}"
+    return RunConfig(dump_folder=dump_folder, **sections)
+
+
+def _located(
+    keys: tuple[str, ...], message: str, config: RunConfig, settings: dict[str, Setting], default_source: str
+) -> Problem:
+    """A conflict between keys as a problem of the first one, in the source where any of them was set last."""
+    sources = [settings[key].source for key in keys if key in settings]
+    value = _shown(_value_of(config, keys[0])) + ("" if keys[0] in settings else " (default)")
+    source = COMMAND_LINE if COMMAND_LINE in sources else default_source
+    return Problem(source, keys[0], value, message)
+
+
+def _value_of(config: RunConfig, key: str) -> Any:
+    """The value of a dotted key."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def _shown(value: Any) -> str:
+    text = to_toml_value(value)
+    return text if len(text) <= 60 else text[:57] + "..."

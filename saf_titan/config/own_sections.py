@@ -1,0 +1,155 @@
+"""The sections of this plugin: model, data, circuits, the freeze, the report.
+
+The string under a field is its documentation: `--help` prints it.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from saf_titan.config.ranges import FRACTION, NOT_NEGATIVE, POSITIVE, Range
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSection:
+    """The decoder."""
+
+    family: Literal["gpt", "llama3"] = "gpt"
+    """gpt: ours, with separate wq, wk, wv, wo. llama3: torchtitan's own flavors, as they are."""
+    flavor: str = "124m"
+    """Size. gpt: debug, 124m, 1b. llama3: debugmodel, 1B, 3B, 8B, 70B, 405B."""
+    position: Literal["rope", "learned"] = "rope"
+    """gpt: rotary or learned absolute positions."""
+    vocab_size: Annotated[int, POSITIVE] = 50304
+    """Rows of the embedding; at least the vocabulary of the shards (GPT-2: 50257, padded here to a multiple of 128)."""
+    num_layers: Annotated[int, NOT_NEGATIVE] = 0
+    """gpt: layers. 0: the flavor's."""
+    num_heads: Annotated[int, NOT_NEGATIVE] = 0
+    """gpt: attention heads of a layer. 0: the flavor's."""
+    dim: Annotated[int, NOT_NEGATIVE] = 0
+    """gpt: width of the residual stream. 0: the flavor's."""
+    rope_theta: Annotated[float, Range(above=1)] = 10000.0
+    """gpt with rope: base of the rotation frequencies."""
+    init_std: Annotated[float, Range(above=0)] = 0.02
+    """gpt: standard deviation of the initial weights; output projections get it divided by sqrt(2 num_layers)."""
+    norm_eps: Annotated[float, Range(above=0)] = 1e-5
+    """gpt: added to the variance in LayerNorm."""
+    attention_backend: Literal["auto", "naive", "split", "fused"] = "auto"
+    """Attention of layers with static heads. auto: the fastest that runs here. A named one must run here."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSection:
+    """Token shards, as written by rust_data.tokenize."""
+
+    path: str = "data/fineweb_edu"
+    """Folder that holds manifest.json; a relative path counts from the working directory."""
+    seed: Annotated[int, NOT_NEGATIVE] = 1337
+    """Seed of the order of the training windows."""
+    shuffle: bool = True
+    """Visit the windows of an epoch in a seeded random order, each once. false: in the order of the corpus."""
+    verify: bool = False
+    """Compare every shard with its digest before the first step; reads all data once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CircuitsSection:
+    """Learning rate of the QK circuit (wq, wk) relative to every other parameter."""
+
+    qk_lr_ratio: Annotated[float, Range(above=0)] = 1.0
+    """Factor on the learning rate of wq and wk. linear, hold_then_ramp: the factor at the start."""
+    qk_lr_schedule: Literal["constant", "linear", "hold_then_ramp"] = "constant"
+    """constant: qk_lr_ratio. linear: to qk_lr_ratio_end in qk_lr_ramp_steps. hold_then_ramp: after qk_lr_hold_steps."""
+    qk_lr_ratio_end: Annotated[float, Range(above=0)] = 1.0
+    """linear, hold_then_ramp: the factor from the end of the ramp on."""
+    qk_lr_hold_steps: Annotated[int, NOT_NEGATIVE] = 0
+    """hold_then_ramp: steps before the ramp."""
+    qk_lr_ramp_steps: Annotated[int, NOT_NEGATIVE] = 0
+    """linear, hold_then_ramp: steps of the ramp."""
+    layers: tuple[int, ...] = ()
+    """[first, last], both counted from 0 and included: the layers the factor applies to. []: all."""
+    scale_weight_decay: bool = False
+    """true: the decay of wq and wk per step grows with the factor, as in plain AdamW. false: it stays the same."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SafSection:
+    """Selective attention freezing: in the course of the run, the steadiest heads become static."""
+
+    enable: bool = False
+    """Freeze heads in the course of this run."""
+    step: Annotated[int, NOT_NEGATIVE] = 0
+    """Optimizer steps before the freeze. 0: see fraction."""
+    fraction: Annotated[float, Range(above=0, below=1)] = 0.5
+    """The same as a share of training.steps, rounded down. Give step or fraction, not both."""
+    rate: Annotated[float, FRACTION] = 0.25
+    """Share of all heads that are static in the end."""
+    schedule: Literal["once", "ramp", "loss_budget"] = "once"
+    """once: all at the freeze step. ramp: a few every `interval` steps, for `ramp_steps` from the freeze step on.
+    loss_budget: `increment` more every `interval` steps, undone where the held-out loss rises too much."""
+    interval: Annotated[int, POSITIVE] = 100
+    """ramp, loss_budget: steps between two freezes."""
+    ramp_steps: Annotated[int, POSITIVE] = 500
+    """ramp: steps from the freeze step to the full rate."""
+    increment: Annotated[float, Range(above=0, high=1)] = 0.02
+    """loss_budget: share of all heads that a freeze adds; halved after one that was undone."""
+    loss_budget: Annotated[float, Range(above=0)] = 0.01
+    """loss_budget: sum of the relative rises of the held-out loss over all freezes that stay (0.01: 1 %)."""
+    max_failures: Annotated[int, POSITIVE] = 3
+    """loss_budget: freezes that may be undone before no more are tried."""
+    selector: Literal[
+        "variance",
+        "kl",
+        "qk_gradient",
+        "output_error",
+        "output_rms",
+        "redundancy",
+        "block_influence",
+        "gate_taylor",
+        "random",
+        "random_layer_matched",
+        "list",
+    ] = "variance"
+    """Which heads, the lowest score first. Of the attention over sequences: variance, kl (from the mean). Of the
+    training: qk_gradient. Of what the head adds to the residual stream: output_error (by its pattern instead),
+    output_rms, redundancy, block_influence. Of the loss: gate_taylor. For comparison: random, random_layer_matched
+    (with variance's numbers per layer), list (those in `heads`)."""
+    heads: tuple[str, ...] = ()
+    """list: the heads, as ["L0H3", "L2H1"]."""
+    seed: Annotated[int, NOT_NEGATIVE] = 0
+    """Of random selectors and of the random content."""
+    content: Literal["mean", "distance", "uniform", "random", "prune"] = "mean"
+    """Pattern of a static head. mean: the compact fit to its mean attention. For comparison: distance, a fit that knows
+    only how far back a key lies; uniform; random; prune, which removes the head altogether."""
+    calibration_sequences: Annotated[int, Range(low=2)] = 32
+    """Held-out sequences the statistics are taken from."""
+    calibration_batch_size: Annotated[int, NOT_NEGATIVE] = 0
+    """Sequences a rank calibrates at once. 0: training.local_batch_size."""
+    calibration_seed: Annotated[int, NOT_NEGATIVE] = 1337
+    """Seed of the choice of calibration sequences."""
+    max_fit_kl: Annotated[float, Range(above=0)] = 0.2
+    """A head whose pattern fits its mean worse than this (nats per row) stays live; the next in line is taken."""
+    fit_method: Literal["lbfgs", "ipf", "adam400"] = "lbfgs"
+    """How patterns are fitted. lbfgs, ipf: to tolerance. adam400: the published 400 steps of Adam, for comparison."""
+    rounding: Literal["round", "floor"] = "round"
+    """How rate times the number of heads becomes a count."""
+    max_per_layer: Annotated[int, NOT_NEGATIVE] = 0
+    """Static heads allowed in one layer. 0: no limit."""
+    exclude_layers: tuple[int, ...] = ()
+    """Layers, counted from 0, that keep all heads live."""
+    on_shortfall: Literal["error", "warn"] = "error"
+    """What to do when too few heads can be frozen."""
+    matched_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
+    """For comparison at equal time: train this long from the start or resume on, however many steps that makes, with
+    the learning rate of the share of time that has passed. 0: train `training.steps` steps."""
+    timeout_seconds: Annotated[int, POSITIVE] = 7200
+    """Limit of a collective while the freeze is under way."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportSection:
+    """report.html in dump_folder."""
+
+    enable: bool = True
+    """Write the report at the end of the run."""
+    heads: Annotated[int, NOT_NEGATIVE] = 8
+    """Static heads whose patterns are drawn."""

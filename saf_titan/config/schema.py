@@ -1,0 +1,81 @@
+"""The whole configuration of a run, and what follows from it by arithmetic alone."""
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from saf_titan.config.host_sections import (
+    ActivationCheckpointSection,
+    CheckpointSection,
+    CommSection,
+    CompileSection,
+    DebugSection,
+    LRSchedulerSection,
+    MetricsSection,
+    OptimizerSection,
+    ParallelismSection,
+    ProfilerSection,
+    TrainingSection,
+    ValidatorSection,
+)
+from saf_titan.config.own_sections import CircuitsSection, DataSection, ModelSection, ReportSection, SafSection
+from saf_titan.config.shapes import SHAPES, ModelShape
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """One run, a section a field. Values are kept as given: properties resolve a 0 that stands for another value."""
+
+    dump_folder: str = ""
+    """Folder of everything the run writes. Empty: outputs/<name of the configuration file>."""
+    model: ModelSection = field(default_factory=ModelSection)
+    data: DataSection = field(default_factory=DataSection)
+    training: TrainingSection = field(default_factory=TrainingSection)
+    optimizer: OptimizerSection = field(default_factory=OptimizerSection)
+    lr_scheduler: LRSchedulerSection = field(default_factory=LRSchedulerSection)
+    circuits: CircuitsSection = field(default_factory=CircuitsSection)
+    saf: SafSection = field(default_factory=SafSection)
+    validator: ValidatorSection = field(default_factory=ValidatorSection)
+    checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
+    metrics: MetricsSection = field(default_factory=MetricsSection)
+    profiler: ProfilerSection = field(default_factory=ProfilerSection)
+    parallelism: ParallelismSection = field(default_factory=ParallelismSection)
+    activation_checkpoint: ActivationCheckpointSection = field(default_factory=ActivationCheckpointSection)
+    compile: CompileSection = field(default_factory=CompileSection)
+    comm: CommSection = field(default_factory=CommSection)
+    debug: DebugSection = field(default_factory=DebugSection)
+    report: ReportSection = field(default_factory=ReportSection)
+
+    @property
+    def shape(self) -> ModelShape:
+        """Sizes of the model: the flavor's, with the overrides of [model]."""
+        flavor = SHAPES[self.model.family][self.model.flavor]
+        num_heads = self.model.num_heads or flavor.num_heads
+        return ModelShape(
+            num_layers=self.model.num_layers or flavor.num_layers,
+            num_heads=num_heads,
+            # only gpt can be resized, and its key heads are its query heads
+            num_kv_heads=num_heads if self.model.num_heads else flavor.num_kv_heads,
+            dim=self.model.dim or flavor.dim,
+            tied=flavor.tied,
+        )
+
+    @property
+    def freeze_step(self) -> int:
+        """Optimizer steps done before heads are frozen; the freeze comes before step `freeze_step + 1`."""
+        # 0.29 of 100 steps is 29: the fraction counts as the decimal that was written, not as its binary neighbour
+        return self.saf.step or int(Fraction(str(self.saf.fraction)) * self.training.steps)
+
+    @property
+    def schedule_steps(self) -> int:
+        """Length of the learning-rate schedule in steps."""
+        return self.lr_scheduler.total_steps or self.training.steps
+
+    @property
+    def calibration_batch_size(self) -> int:
+        """Sequences a rank calibrates at once."""
+        return self.saf.calibration_batch_size or self.training.local_batch_size
+
+    @property
+    def scales_qk(self) -> bool:
+        """The QK circuit has, at some step, a learning rate of its own."""
+        return self.circuits.qk_lr_schedule != "constant" or self.circuits.qk_lr_ratio != 1.0

@@ -1,0 +1,1 @@
+"""Token shards as training data."""

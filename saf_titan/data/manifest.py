@@ -1,0 +1,129 @@
+"""The manifest of a token corpus: what `rust_data.tokenize` wrote, checked field by field as it is read."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+FILE_NAME = "manifest.json"
+FORMAT = "rust_data.tokens"
+VERSION = 1
+BYTES_PER_TOKEN = {"uint16": 2, "uint32": 4}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardEntry:
+    """One file of a split."""
+
+    file: str
+    tokens: int
+    documents: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """What a folder of shards holds."""
+
+    path: Path
+    tokenizer_name: str
+    tokenizer_sha256: str
+    vocab_size: int
+    eot: int
+    dtype: str
+    splits: dict[str, tuple[ShardEntry, ...]]
+
+    def digest(self, split: str) -> str:
+        """Identity of the token stream of a split: equal for equal bytes, wherever they lie."""
+        parts = [self.tokenizer_sha256, *(shard.sha256 for shard in self.splits[split])]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read `folder/manifest.json`.
+
+    Raises:
+        ValueError: no such file, a file of another format, an unfinished corpus, or a field that is missing or wrong.
+    """
+    path = folder / FILE_NAME
+    try:
+        root = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(
+            f"{path}: cannot be read ({error.strerror}); data.path must be a folder written by "
+            f"`python -m rust_data.tokenize ... --out {folder}`"
+        ) from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: is not JSON ({error})") from None
+    table = _Table(path, "", root)
+    table.expect("format", FORMAT)
+    table.expect("version", VERSION)
+    if not table.get("complete", bool):
+        raise ValueError(f"{path}: the corpus is unfinished; run rust_data.tokenize again with --resume")
+    dtype = table.get("dtype", str)
+    if dtype not in BYTES_PER_TOKEN:
+        raise ValueError(f"{path}: dtype is {dtype!r}; known are {', '.join(BYTES_PER_TOKEN)}")
+    tokenizer, splits = table.table("tokenizer"), table.table("splits")
+    return Manifest(
+        path=path,
+        tokenizer_name=tokenizer.get("name", str),
+        tokenizer_sha256=tokenizer.get("sha256", str),
+        vocab_size=tokenizer.get("vocab_size", int),
+        eot=tokenizer.get("eot", int),
+        dtype=dtype,
+        splits={name: _read_split(splits.table(name)) for name in splits.names()},
+    )
+
+
+def _read_split(split: "_Table") -> tuple[ShardEntry, ...]:
+    shards = tuple(
+        ShardEntry(
+            file=shard.get("file", str),
+            tokens=shard.get("tokens", int),
+            documents=shard.get("documents", int),
+            sha256=shard.get("sha256", str),
+        )
+        for shard in split.tables("shards")
+    )
+    split.expect("tokens", sum(shard.tokens for shard in shards))
+    return shards
+
+
+class _Table:
+    """A JSON object that knows where it stands, so that every error can say so."""
+
+    def __init__(self, path: Path, place: str, value: Any) -> None:
+        if not isinstance(value, dict):
+            raise ValueError(f"{path}: {place or 'the file'} must be an object")
+        self._path, self._place, self._value = path, place, value
+
+    def _name(self, key: str) -> str:
+        return f"{self._place}.{key}" if self._place else key
+
+    def names(self) -> list[str]:
+        return list(self._value)
+
+    def get(self, key: str, kind: type[T]) -> T:
+        if key not in self._value:
+            raise ValueError(f"{self._path}: {self._name(key)} is missing")
+        value = self._value[key]
+        if type(value) is not kind:
+            raise ValueError(f"{self._path}: {self._name(key)} is {value!r}, which is no {kind.__name__}")
+        if isinstance(value, int) and value < 0:
+            raise ValueError(f"{self._path}: {self._name(key)} is {value}, which is negative")
+        return value
+
+    def expect(self, key: str, wanted: str | int) -> None:
+        value = self.get(key, type(wanted))
+        if value != wanted:
+            raise ValueError(f"{self._path}: {self._name(key)} is {value!r}, and {wanted!r} is expected")
+
+    def table(self, key: str) -> "_Table":
+        return _Table(self._path, self._name(key), self.get(key, dict))
+
+    def tables(self, key: str) -> list["_Table"]:
+        items = self.get(key, list)
+        return [_Table(self._path, f"{self._name(key)}[{i}]", item) for i, item in enumerate(items)]

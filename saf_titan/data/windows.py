@@ -1,0 +1,67 @@
+"""In which order the windows of a stream are visited: a seeded permutation for each epoch, without replacement.
+
+The permutation is a Feistel network on a grid of about sqrt(n) x sqrt(n) cells, with modular addition instead of xor so
+that n can be any number; cells beyond n are walked over (Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
+2002). It needs no memory, gives any element at once, and rests on SHA-512 and 64-bit integers alone, so the order is
+the same on every machine and with every version of NumPy.
+"""
+
+import hashlib
+import math
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+_ROUNDS = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WindowOrder:
+    """The endless sequence of windows: epoch after epoch, each a permutation of the same `num_windows`."""
+
+    num_windows: int
+    seed: int
+    shuffle: bool
+
+    def windows(self, sequences_N: np.ndarray) -> np.ndarray:
+        """Window number of each sequence number; sequence s is element s mod num_windows of epoch s // num_windows."""
+        epochs_N, elements_N = np.divmod(sequences_N, self.num_windows)
+        if not self.shuffle:
+            return elements_N
+        windows_N = np.empty_like(elements_N)
+        for epoch in np.unique(epochs_N):
+            chosen_N = epochs_N == epoch
+            windows_N[chosen_N] = permute(elements_N[chosen_N], self.num_windows, seed=self.seed, epoch=int(epoch))
+        return windows_N
+
+
+def permute(elements_N: np.ndarray, size: int, *, seed: int, epoch: int) -> np.ndarray:
+    """Where a permutation of 0..size-1, one for each (seed, epoch), sends the given elements; int64 in and out."""
+    keys = np.frombuffer(hashlib.sha512(struct.pack("<QQQ", seed, epoch, size)).digest(), dtype="<u8")
+    num_rows = math.isqrt(size - 1) + 1
+    num_columns = -(-size // num_rows)
+    result_N = _shuffle_grid(elements_N.astype(np.uint64), num_rows, num_columns, keys)
+    while (outside_N := result_N >= size).any():
+        result_N[outside_N] = _shuffle_grid(result_N[outside_N], num_rows, num_columns, keys)
+    return result_N.astype(np.int64)
+
+
+def _shuffle_grid(cells_N: np.ndarray, num_rows: int, num_columns: int, keys: np.ndarray) -> np.ndarray:
+    """A permutation of the cells 0..num_rows*num_columns-1: rows are shifted by a hash of the column, and in turn."""
+    rows_N, columns_N = np.divmod(cells_N, np.uint64(num_columns))
+    for number in range(_ROUNDS):
+        if number % 2:
+            columns_N = (columns_N + _hash(rows_N, keys[number])) % np.uint64(num_columns)
+        else:
+            rows_N = (rows_N + _hash(columns_N, keys[number])) % np.uint64(num_rows)
+    return rows_N * np.uint64(num_columns) + columns_N
+
+
+def _hash(values_N: np.ndarray, key: np.uint64) -> np.ndarray:
+    """32 well mixed bits of each value: the output function of SplitMix64 (Steele, Lea, Flood, 2014)."""
+    x_N = values_N * np.uint64(0x9E3779B97F4A7C15) + key
+    x_N = (x_N ^ (x_N >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x_N = (x_N ^ (x_N >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    # few enough bits that adding a row number cannot overflow
+    return (x_N ^ (x_N >> np.uint64(31))) >> np.uint64(32)

@@ -1,0 +1,66 @@
+"""One process of a run: from the configuration to the report, with errors a person can act on."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+# first: it must precede every other torchtitan module
+from saf_titan import compat  # isort: skip
+
+import torch.distributed as dist
+from torch.distributed.checkpoint import CheckpointException
+from torchtitan.observability import structured_logger
+from torchtitan.tools.logging import init_logger, logger
+
+from saf_titan.build import trainer_config
+from saf_titan.config import RunConfig, check_world_size
+
+FAILURE = 1
+
+
+def launch(run: RunConfig) -> int:
+    """Train as one rank of the world that the environment describes; returns the exit status."""
+    compat.ensure_launcher_environment()
+    init_logger()
+    structured_logger.init_structured_logger(source="training", output_dir=run.dump_folder, enable=False)
+    trainer = None
+    try:
+        check_world_size(run, int(os.environ["WORLD_SIZE"]))
+        trainer = trainer_config(run).build()
+        trainer.train()
+        if run.report.enable and dist.get_rank() == 0 and not trainer.stopped_early:
+            _write_report(run)
+        if trainer.stopped_early:
+            logger.info(f"Stopped after step {trainer.step}; the same command goes on from there")
+    except (ValueError, OSError, CheckpointException) as error:
+        # what a user can cause: bad data, a damaged checkpoint, a full disk
+        logger.error(_explain(error))
+        # other ranks may be waiting in a collective; the launcher ends them
+        os._exit(FAILURE)
+    finally:
+        if trainer is not None:
+            trainer.close()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return 0
+
+
+def _write_report(run: RunConfig) -> None:
+    from saf_titan.analysis.report import write_report
+
+    logger.info(f"Report: {write_report(Path(run.dump_folder), heads=run.report.heads)}")
+
+
+def _explain(error: BaseException) -> str:
+    """One line; of an error that many ranks raised, the first cause."""
+    if isinstance(error, CheckpointException) and error.failures:
+        rank, (cause, _) = next(iter(error.failures.items()))
+        return f"checkpoint failed on rank {rank}: {_explain(cause)}"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return (
+            f"no space left for {error.filename or 'the checkpoint'} ({error.strerror}); the last complete checkpoint "
+            f"is intact: free some space, or set checkpoint.keep_latest_k, and start the same command again"
+        )
+    return str(error)

@@ -1,0 +1,21 @@
+"""torchtitan's selective activation checkpointing, with static mixing among the operations that are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torchtitan.distributed.activation_checkpoint import SelectiveAC
+
+from saf_titan.ops import SAVED_OPS
+
+
+class SelectiveACWithStaticMix(SelectiveAC):
+    """Keeps the outputs of our operators: as dear to recompute as the attention they replace."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(SelectiveAC.Config):
+        pass
+
+    def get_save_ops(self) -> set[Any]:
+        return super().get_save_ops() | set(SAVED_OPS)

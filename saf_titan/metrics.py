@@ -1,0 +1,145 @@
+"""torchtitan's metrics with a progress line, a metrics.jsonl, and rates per circuit."""
+
+from __future__ import annotations
+
+# first: it must precede every other torchtitan module
+from saf_titan import compat  # isort: skip
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torchtitan.components.metrics import MetricsProcessor
+from torchtitan.tools.logging import logger
+
+METRICS_FILE = "metrics.jsonl"
+
+
+class RunMetrics(MetricsProcessor):
+    """Logs to the console, to ``metrics.jsonl`` and to whatever torchtitan is configured for.
+
+    Rates count optimizer steps only: validation, checkpoints and the freeze are outside the clock.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(MetricsProcessor.Config):
+        total_steps: int = 0
+        """Steps of the whole run, for the ETA."""
+
+    def __init__(self, config: Config, *, dump_folder: str = "./outputs", **kwargs: Any):
+        super().__init__(config, dump_folder=dump_folder, **kwargs)
+        self._total_steps = config.total_steps
+        self._path = Path(dump_folder) / METRICS_FILE if torch.distributed.get_rank() == 0 else None
+        self._step_start: float | None = None
+        self._seconds = 0.0
+        self._num_steps = 0
+        self._last_step_seconds = 0.0
+        # what the trainer knows and this class reports
+        self.tokens_per_step = 0
+        self.num_heads = 0
+        self.num_static_heads = 0
+        self.validation_phase = "scheduled"
+        self.last_validated_step = 0
+
+    def begin_step(self) -> None:
+        """Start the clock of an optimizer step."""
+        self._step_start = time.perf_counter()
+
+    def end_step(self) -> float:
+        """Stop the clock of an optimizer step and return its seconds; a step that was logged has stopped it itself."""
+        if self._step_start is not None:
+            self._last_step_seconds = time.perf_counter() - self._step_start
+            self._seconds += self._last_step_seconds
+            self._num_steps += 1
+            self._step_start = None
+        return self._last_step_seconds
+
+    def log(
+        self,
+        step: int,
+        global_avg_loss: float,
+        global_max_loss: float,
+        grad_norm: float,
+        extra_metrics: dict[str, Any] | None = None,
+    ) -> None:
+        self.end_step()
+        extra = dict(extra_metrics or {})
+        memory = self.device_memory_monitor.get_peak_stats()
+        step_seconds = self._seconds / self._num_steps
+        tokens_per_second = self.tokens_per_step / step_seconds
+        rank_tokens_per_second = tokens_per_second / self.parallel_dims.world_size
+        tflops = self.num_flops_per_token * rank_tokens_per_second / 1e12
+        metrics = {
+            "loss_metrics/global_avg_loss": global_avg_loss,
+            "loss_metrics/global_max_loss": global_max_loss,
+            "grad_norm": grad_norm,
+            "throughput(tps)": rank_tokens_per_second,
+            "tflops": tflops,
+            "time_metrics/end_to_end(s)": step_seconds,
+            "time_metrics/data_loading(s)": sum(self.data_loading_times) / max(1, len(self.data_loading_times)),
+            "memory/max_active(GiB)": memory.max_active_gib,
+            "memory/max_reserved(GiB)": memory.max_reserved_gib,
+            "memory/num_alloc_retries": memory.num_alloc_retries,
+            "memory/num_ooms": memory.num_ooms,
+            "saf/static_heads": self.num_static_heads,
+            **extra,
+        }
+        if not compat.is_cpu():
+            metrics["mfu(%)"] = 100 * tflops * 1e12 / self.gpu_peak_flops
+        self.logger.log(metrics, step)
+
+        rates = {key: value for key, value in extra.items() if key.startswith("lr/")}
+        self.write(
+            "train",
+            step=step,
+            loss=global_avg_loss,
+            grad_norm=grad_norm,
+            tokens_per_second=tokens_per_second,
+            step_seconds=step_seconds,
+            tokens=extra.get("n_tokens_seen"),
+            static_heads=self.num_static_heads,
+            tflops=tflops,
+            **rates,
+        )
+        logger.info(
+            f"step {step}/{self._total_steps} | loss {global_avg_loss:.4f} | grad {grad_norm:.3f} | "
+            f"{tokens_per_second:,.0f} tok/s | lr {_rates(rates)} | static {self.num_static_heads}/{self.num_heads} | "
+            f"{memory.max_reserved_gib:.1f} GiB | eta {_duration((self._total_steps - step) * step_seconds)}"
+        )
+        self._seconds, self._num_steps = 0.0, 0
+        self._reset()
+
+    def log_validation(self, loss: float, step: int, extra_metrics: dict[str, Any] | None = None) -> None:
+        self.logger.log({"validation_metrics/loss": loss, **(extra_metrics or {})}, step)
+        self.write("validation", step=step, loss=loss, phase=self.validation_phase)
+        logger.info(f"step {step}/{self._total_steps} | validation loss {loss:.4f} ({self.validation_phase})")
+        self.last_validated_step = step
+        self._reset()
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append one row to ``metrics.jsonl`` (first rank only); a row is one line, written in one piece."""
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": kind, **fields}) + "\n")
+
+    def _reset(self) -> None:
+        self.ntokens_since_last_log = 0
+        self.data_loading_times.clear()
+        self.time_last_log = time.perf_counter()
+        self.device_memory_monitor.reset_peak_stats()
+
+
+def _rates(rates: dict[str, float]) -> str:
+    """The rate of each circuit; vectors follow ``other``."""
+    return " ".join(f"{key.removeprefix('lr/')} {rate:.2e}" for key, rate in rates.items() if key != "lr/no_decay")
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{seconds:02}s"

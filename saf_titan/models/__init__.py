@@ -1,0 +1,39 @@
+"""Decoders: ours (gpt) and torchtitan's own (llama3)."""
+
+from __future__ import annotations
+
+# first: it must precede every other torchtitan module
+from saf_titan import compat  # noqa: F401  # isort: skip
+
+from torchtitan.protocols.model_spec import ModelSpec
+
+from saf_titan.config.own_sections import ModelSection
+from saf_titan.config.shapes import ModelShape
+from saf_titan.models.gpt import gpt_config
+from saf_titan.models.llama3 import llama3_spec
+from saf_titan.models.parallelize import parallelize_gpt
+
+
+def model_spec(model: ModelSection, shape: ModelShape, *, max_seq_len: int) -> ModelSpec:
+    """torchtitan's description of ``model`` for sequences of up to ``max_seq_len`` tokens."""
+    if model.family == "llama3":
+        return llama3_spec(model.flavor)
+    config = gpt_config(
+        shape,
+        max_seq_len=max_seq_len,
+        vocab_size=model.vocab_size,
+        position=model.position,
+        rope_theta=model.rope_theta,
+        init_std=model.init_std,
+        norm_eps=model.norm_eps,
+        attention_backend=model.attention_backend,
+    )
+    return ModelSpec(
+        name="gpt",
+        flavor=model.flavor,
+        model=config,
+        parallelize_fn=parallelize_gpt,
+        pipelining_fn=None,
+        post_optimizer_build_fn=None,
+        state_dict_adapter=None,
+    )

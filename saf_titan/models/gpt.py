@@ -1,0 +1,146 @@
+"""The GPT decoder: pre-LayerNorm, exact GELU, tied embeddings, RoPE or learned positions.
+
+Module names follow torchtitan (``layers.N.attention.qkv_linear.wq`` ...). Shapes: B batch, T time, C model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torchtitan.models.common import CosSinRoPE, Decoder, Embedding, Linear, TransformerBlock
+from torchtitan.models.common.attention import AttentionMasksType
+from torchtitan.models.common.param_init import skip_param_init
+
+from saf_titan.config.shapes import ModelShape
+from saf_titan.layers.attention import MixedAttention, SAFAttention
+from saf_titan.layers.mlp import GeluMLP
+from saf_titan.layers.norm import LayerNorm
+from saf_titan.layers.position import NoRope
+from saf_titan.layers.qkv import SplitQKV
+from saf_titan.models.flops import training_flops_per_token
+from saf_titan.models.init import normal
+
+
+class GPTBlock(TransformerBlock):
+    """``x + attention(norm(x))`` then ``h + feed_forward(norm(h))``."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(TransformerBlock.Config):
+        pass
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.attention = config.attention.build()
+        self.feed_forward = config.feed_forward.build()
+        self.attention_norm = config.attention_norm.build()
+        self.ffn_norm = config.ffn_norm.build()
+
+    def forward(
+        self, x_BTC: Tensor, attention_masks: AttentionMasksType | None, positions: Tensor | None = None
+    ) -> Tensor:
+        h_BTC = x_BTC + self.attention(self.attention_norm(x_BTC), attention_masks, positions)
+        return h_BTC + self.feed_forward(self.ffn_norm(h_BTC))
+
+
+class GPT(Decoder):
+    """torchtitan's Decoder with optional learned positions."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Decoder.Config):
+        pos_embeddings: Embedding.Config | None = None
+
+        def get_nparams_and_flops(self, model: nn.Module, seq_len: int) -> tuple[int, int]:
+            num_parameters = sum(parameter.numel() for parameter in model.parameters())
+            return num_parameters, training_flops_per_token(model, seq_len)
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        self.pos_embeddings = config.pos_embeddings.build() if config.pos_embeddings is not None else None
+
+    def forward(
+        self, tokens: Tensor, positions: Tensor | None = None, attention_masks: AttentionMasksType | None = None
+    ) -> Tensor:
+        """tokens int64 [B, T] -> logits [B, T, vocabulary]."""
+        h_BTC = self.tok_embeddings(tokens)
+        if self.pos_embeddings is not None:
+            if positions is None:
+                positions = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
+            h_BTC = h_BTC + self.pos_embeddings(positions)
+        for layer in self.layers.values():
+            h_BTC = layer(h_BTC, attention_masks, positions)
+        h_BTC = self.norm(h_BTC)
+        return h_BTC if self._skip_lm_head else self.lm_head(h_BTC)
+
+
+def gpt_config(
+    shape: ModelShape,
+    *,
+    max_seq_len: int,
+    vocab_size: int,
+    position: str,
+    rope_theta: float,
+    init_std: float,
+    norm_eps: float,
+    attention_backend: str,
+) -> GPT.Config:
+    """The config tree of a GPT decoder.
+
+    Initialisation as in the published runs: N(0, init_std), and N(0, init_std / sqrt(2 * layers)) for the two maps
+    that write into the residual stream; embeddings N(0, init_std) and tied to the output head.
+    """
+    head_dim = shape.dim // shape.num_heads
+    residual_std = init_std / (2 * shape.num_layers) ** 0.5
+
+    def linear(in_features: int, out_features: int, std: float = init_std) -> Linear.Config:
+        return Linear.Config(in_features=in_features, out_features=out_features, param_init={"weight": normal(std)})
+
+    def norm() -> LayerNorm.Config:
+        return LayerNorm.Config(normalized_shape=shape.dim, eps=norm_eps, param_init={"weight": nn.init.ones_})
+
+    def rope() -> CosSinRoPE.Config | NoRope.Config:
+        if position == "learned":
+            return NoRope.Config(max_seq_len=max_seq_len)
+        return CosSinRoPE.Config(dim=head_dim, max_seq_len=max_seq_len, theta=rope_theta)
+
+    def block() -> GPTBlock.Config:
+        return GPTBlock.Config(
+            attention_norm=norm(),
+            attention=SAFAttention.Config(
+                n_heads=shape.num_heads,
+                dim=shape.dim,
+                rope=rope(),
+                qkv_linear=SplitQKV.Config(
+                    head_dim=head_dim,
+                    wq=linear(shape.dim, shape.dim),
+                    wk=linear(shape.dim, shape.dim),
+                    wv=linear(shape.dim, shape.dim),
+                ),
+                wo=linear(shape.dim, shape.dim, residual_std),
+                inner_attention=MixedAttention.Config(num_heads=shape.num_heads, backend=attention_backend),
+            ),
+            ffn_norm=norm(),
+            feed_forward=GeluMLP.Config(
+                w1=linear(shape.dim, 4 * shape.dim), w2=linear(4 * shape.dim, shape.dim, residual_std)
+            ),
+        )
+
+    positions = None
+    if position == "learned":
+        positions = Embedding.Config(
+            num_embeddings=max_seq_len, embedding_dim=shape.dim, param_init={"weight": normal(init_std)}
+        )
+    return GPT.Config(
+        dim=shape.dim,
+        vocab_size=vocab_size,
+        # tied: the output head owns and initialises the matrix
+        tok_embeddings=Embedding.Config(
+            num_embeddings=vocab_size, embedding_dim=shape.dim, param_init={"weight": skip_param_init}
+        ),
+        pos_embeddings=positions,
+        layers=[block() for _ in range(shape.num_layers)],
+        norm=norm(),
+        lm_head=linear(shape.dim, vocab_size),
+        enable_weight_tying=True,
+    )

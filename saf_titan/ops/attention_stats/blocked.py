@@ -1,0 +1,125 @@
+"""Attention statistics by row blocks, all sequences of a block at once: never a T x T tensor.
+
+A block of R rows sees only the keys up to its last row, so the causal half of the work is skipped, and the
+(B, R, J) tile is reused from the cache by every statistic. Sums over a tile are taken in the tile's dtype
+(pairwise), sums over tiles in float64. The variance is centred inside the tile, and the KL is summed as
+P (log P - log Pbar), so neither loses digits to cancellation.
+
+Legend: B sequences, T time, H query heads, K kv heads, D head dim, R rows of a block, J keys the block sees,
+P blocks of the pooled picture.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from saf_titan.ops.attention_stats.stats import AttentionStats, check_inputs, pooling_matrix
+
+# a tile and its two companions stay within a core's second-level cache
+_TILE_ELEMENTS = 1 << 18
+
+
+def attention_stats(
+    q_BTHD: Tensor,
+    k_BTKD: Tensor,
+    *,
+    scale: float | None = None,
+    row_block: int | None = None,
+    map_size: int = 64,
+) -> AttentionStats:
+    """Statistics of causal attention over sequences, in O(B * row_block * T) memory.
+
+    Args:
+        q_BTHD: queries as the scores see them (after RoPE), B >= 2.
+        k_BTKD: keys; query head h reads key head h // (H / K).
+        scale: factor of the scores, 1 / sqrt(D) by default.
+        row_block: rows worked on at once; by default as many as keep a tile in cache. A function of B and T
+            alone, and heads are worked on one by one: a head's numbers do not depend on the heads beside it.
+        map_size: side of the pooled picture, at most.
+
+    Half precision inputs are computed in float32, float64 in float64; the result is float64.
+    Raises ValueError on shapes that do not fit and on fewer than two sequences.
+    """
+    check_inputs(q_BTHD, k_BTKD, map_size)
+    B, T, H, D = q_BTHD.shape
+    if row_block is None:
+        row_block = min(max(_TILE_ELEMENTS // (B * T), 16), 128)
+    elif row_block < 1:
+        raise ValueError(f"row_block must be at least 1, got {row_block}")
+    group = H // k_BTKD.shape[2]
+    scale = 1 / math.sqrt(D) if scale is None else scale
+    heads = [_head_stats(q_BTHD[:, :, h], k_BTKD[:, :, h // group], scale, row_block, map_size) for h in range(H)]
+    return AttentionStats(B, T, *(torch.stack(column) for column in zip(*heads, strict=True)))
+
+
+def _head_stats(q_BTD: Tensor, k_BTD: Tensor, scale: float, row_block: int, map_size: int) -> tuple[Tensor, ...]:
+    """The statistics of one head, in the order of AttentionStats' fields."""
+    B, T, _ = q_BTD.shape
+    dtype = torch.float64 if q_BTD.dtype == torch.float64 else torch.float32
+    zeros = partial(torch.zeros, dtype=torch.float64, device=q_BTD.device)
+    # one contiguous copy a head makes every tile's product a plain GEMM
+    q_BTD = q_BTD.to(dtype, copy=True, memory_format=torch.contiguous_format).mul_(scale)
+    k_BTD = k_BTD.to(dtype).contiguous()
+    tiny = torch.finfo(dtype).tiny
+    pool_TP = pooling_matrix(T, map_size, dtype=dtype, device=q_BTD.device)
+    log_keys_T = torch.arange(1, T + 1, dtype=torch.float64, device=q_BTD.device).log()
+
+    variance, kl, neg_entropy, entropy = (zeros(()) for _ in range(4))
+    column_mass_T, diagonal_mass_T = zeros(T), zeros(T)
+    map_PP = zeros(pool_TP.shape[1], pool_TP.shape[1])
+    for start in range(0, T, row_block):
+        stop = min(start + row_block, T)
+        logp_BRJ = _log_probs(q_BTD[:, start:stop], k_BTD[:, :stop])
+        p_BRJ = logp_BRJ.exp()
+        mean_RJ = p_BRJ.mean(0)
+        log_mean_RJ = mean_RJ.clamp(min=tiny).log()
+        mean_plogp_R = (mean_RJ * log_mean_RJ).sum(1, dtype=torch.float64)
+        # p log(p / pbar), in place: logp is not needed again
+        kl_R = logp_BRJ.sub_(log_mean_RJ).mul_(p_BRJ).sum(2).sum(0, dtype=torch.float64) / B
+        deviation = p_BRJ.sub_(mean_RJ).flatten(1)
+        variance += torch.linalg.vecdot(deviation, deviation).sum(dtype=torch.float64)
+
+        kl += kl_R.sum()
+        neg_entropy += mean_plogp_R.sum()
+        # the row's own entropy: sum P log P = KL to the mean + cross term, and the cross term averages to Pbar log Pbar
+        first = max(start, 1)
+        entropy -= ((kl_R + mean_plogp_R)[first - start :] / log_keys_T[first:stop]).sum()
+        column_mass_T[:stop] += mean_RJ.sum(0, dtype=torch.float64)
+        diagonal_mass_T[:stop] += _diagonal_sums(mean_RJ)
+        map_PP += pool_TP[start:stop].T.double() @ (mean_RJ @ pool_TP[:stop]).double()
+
+    return (
+        variance / (B - 1) / T**2,
+        kl / T,
+        neg_entropy,
+        column_mass_T,
+        diagonal_mass_T,
+        entropy / max(T - 1, 1),
+        map_PP / pool_TP.sum(0).double()[:, None],
+    )
+
+
+def _log_probs(q_BRD: Tensor, k_BJD: Tensor) -> Tensor:
+    """Log of the causal attention of the last R of J positions; masked cells are hugely negative, not -inf."""
+    R, J = q_BRD.shape[1], k_BJD.shape[1]
+    scores_BRJ = torch.bmm(q_BRD, k_BJD.transpose(1, 2))
+    future_RR = torch.ones(R, R, dtype=torch.bool, device=q_BRD.device).triu(1)
+    # finite, so that 0 * log 0 is 0 without a special case
+    scores_BRJ[:, :, J - R :].masked_fill_(future_RR, -1e30)
+    return scores_BRJ.log_softmax(2)
+
+
+def _diagonal_sums(mean_RJ: Tensor) -> Tensor:
+    """Sum of the last R of J causal rows by lag k = 0 .. J - 1, in float64.
+
+    With the keys reversed and R zeros behind each row, reading the same memory with rows one shorter shifts row r
+    by r, which puts equal lags into one column.
+    """
+    R, J = mean_RJ.shape
+    skewed = F.pad(mean_RJ.flip(1), (0, R)).flatten()[: R * (J + R - 1)].view(R, J + R - 1)
+    return skewed[:, R - 1 :].sum(0, dtype=torch.float64)

@@ -1,0 +1,77 @@
+"""The statistics of attention heads over a set of sequences, and their checks.
+
+Legend: B sequences, T time (query i, key j, lag k = i - j), H query heads, K kv heads, D head dim,
+P blocks of the pooled picture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AttentionStats:
+    """What B sequences say about the causal attention P[s, h, i, j] of H heads, in O(T) memory a head.
+
+    `Pbar` is the mean of P over sequences. All tensors are float64, on the device of the inputs.
+    A head with non-finite queries or keys has non-finite statistics; nothing is repaired.
+    """
+
+    num_sequences: int
+    seq_len: int
+    variance_H: Tensor
+    """Unbiased (n - 1) variance of a cell over sequences, mean over all T * T cells (the causal zeros
+    included, as published). In [0, 1/2]; lower means more static."""
+    kl_H: Tensor
+    """E_s mean_i KL(P_s[i] || Pbar[i]), nats a row, in [0, log B]; 0 for a head that ignores its input."""
+    neg_entropy_H: Tensor
+    """sum_ij Pbar log Pbar, nats (not divided by T): the constant of the fit's KL."""
+    column_mass_HT: Tensor
+    """c[j] = sum_i Pbar[i, j]; sums to T."""
+    diagonal_mass_HT: Tensor
+    """d[k] = sum_i Pbar[i, i - k]; sums to T. With `column_mass_HT` sufficient for the compact fit."""
+    entropy_H: Tensor
+    """Entropy of a row / log(i + 1), mean over sequences and rows i >= 1 (row 0 has one cell and no
+    entropy to compare). In [0, 1]; 1 is uniform attention. 0 for T = 1."""
+    mean_map_HPP: Tensor
+    """Pbar pooled to P x P blocks for pictures: mean over the rows of a block of the mass in a block of keys."""
+
+    @property
+    def causal_variance_H(self) -> Tensor:
+        """The variance averaged over the T (T + 1) / 2 causal cells alone."""
+        return self.variance_H * (2 * self.seq_len / (self.seq_len + 1))
+
+    @property
+    def sink_mass_H(self) -> Tensor:
+        """Mean attention on the first key, in [0, 1]."""
+        return self.column_mass_HT[:, 0] / self.seq_len
+
+    def recent_mass_H(self, num_keys: int = 64) -> Tensor:
+        """Mean attention on the `num_keys` most recent keys (the query's own included), in [0, 1]."""
+        return self.diagonal_mass_HT[:, :num_keys].sum(1) / self.seq_len
+
+
+def check_inputs(q_BTHD: Tensor, k_BTKD: Tensor, map_size: int) -> None:
+    """Raise ValueError on shapes that attention statistics cannot be computed from."""
+    if q_BTHD.ndim != 4 or k_BTKD.ndim != 4:
+        raise ValueError(f"q and k must be (B, T, heads, D), got {tuple(q_BTHD.shape)} and {tuple(k_BTKD.shape)}")
+    B, T, H, D = q_BTHD.shape
+    K = k_BTKD.shape[2]
+    if k_BTKD.shape != (B, T, K, D) or K == 0 or H % K:
+        raise ValueError(
+            f"k must be (B={B}, T={T}, K, D={D}) with K dividing the {H} query heads, got {tuple(k_BTKD.shape)}"
+        )
+    if B < 2:
+        raise ValueError(f"the variance over sequences needs at least 2 sequences, got {B}: calibrate on more")
+    if T < 1 or map_size < 1:
+        raise ValueError(f"the sequence length and map_size must be at least 1, got {T} and {map_size}")
+
+
+def pooling_matrix(T: int, map_size: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """0/1 matrix (T, P) that assigns each position to one of P = min(T, map_size) nearly equal blocks."""
+    P = min(T, map_size)
+    block_T = torch.arange(T, device=device) * P // T
+    return torch.nn.functional.one_hot(block_T, P).to(dtype)

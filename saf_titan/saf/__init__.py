@@ -1,0 +1,1 @@
+"""Selective Attention Freezing, one step a file: calibrate, select, fit, plan."""

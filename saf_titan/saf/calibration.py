@@ -1,0 +1,115 @@
+"""What calibration found out about every head of a model: the input of selection and fit.
+
+Legend: L layers, H query heads, T time, P blocks of the pooled picture.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from saf_titan.saf import container
+
+_KIND, _VERSION = "calibration", 1
+
+
+@dataclass(frozen=True)
+class CalibrationRecord:
+    """Which data the statistics come from."""
+
+    num_sequences: int
+    seq_len: int
+    positions: tuple[int, ...] = ()
+    """Where each sequence starts in its source, in tokens; the order of the sequences in the statistics."""
+    seed: int = 0
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """AttentionStats of every head, stacked over layers; float64 on the CPU, NaN where a head is already static.
+
+    The units and ranges are those of `saf_titan.ops.attention_stats.AttentionStats`.
+    """
+
+    variance_LH: Tensor
+    kl_LH: Tensor
+    neg_entropy_LH: Tensor
+    column_mass_LHT: Tensor
+    diagonal_mass_LHT: Tensor
+    entropy_LH: Tensor
+    mean_map_LHPP: Tensor
+    live_LH: Tensor
+    """False for a head that was static before this calibration."""
+    record: CalibrationRecord
+    extra_scores: Mapping[str, Tensor] = field(default_factory=dict)
+    """Further scores (L, H) by selector name, lower = more static: those that need more than queries and keys."""
+
+    @property
+    def num_layers(self) -> int:
+        return self.live_LH.shape[0]
+
+    @property
+    def num_heads(self) -> int:
+        return self.live_LH.shape[1]
+
+    @property
+    def seq_len(self) -> int:
+        return self.record.seq_len
+
+    @property
+    def sink_mass_LH(self) -> Tensor:
+        """Mean attention on the first key, in [0, 1]."""
+        return self.column_mass_LHT[..., 0] / self.seq_len
+
+    def recent_mass_LH(self, num_keys: int = 64) -> Tensor:
+        """Mean attention on the `num_keys` most recent keys (the query's own included), in [0, 1]."""
+        return self.diagonal_mass_LHT[..., :num_keys].sum(-1) / self.seq_len
+
+    def all_scores(self) -> dict[str, Tensor]:
+        """Every score (L, H) there is, by selector name; lower = more static, NaN for static heads."""
+        return {"variance": self.variance_LH, "kl": self.kl_LH, **self.extra_scores}
+
+    def with_scores(self, **scores_LH: Tensor) -> Calibration:
+        """This calibration with further scores, each (L, H), lower = more static, under a selector's name."""
+        for name, score_LH in scores_LH.items():
+            if score_LH.shape != self.live_LH.shape:
+                raise ValueError(
+                    f"scores {name!r} have shape {tuple(score_LH.shape)}, expected (L, H) = {tuple(self.live_LH.shape)}"
+                )
+        return dataclasses.replace(self, extra_scores={**self.extra_scores, **scores_LH})
+
+    def to_bytes(self) -> bytes:
+        """The whole calibration as a safetensors file."""
+        tensors = {
+            f.name: value for f in dataclasses.fields(self) if isinstance(value := getattr(self, f.name), Tensor)
+        }
+        # pictures need no more
+        tensors["mean_map_LHPP"] = self.mean_map_LHPP.float()
+        tensors |= {f"extra_scores.{name}": score_LH for name, score_LH in self.extra_scores.items()}
+        return container.pack(_KIND, _VERSION, {"record": dataclasses.asdict(self.record)}, tensors)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, source: str = "the data") -> Calibration:
+        """Inverse of `to_bytes`; ValueError names `source` if the bytes are not a whole calibration."""
+        header, tensors = container.unpack(data, _KIND, _VERSION, source=source)
+        record = header["record"]
+        prefix = "extra_scores."
+        return cls(
+            **{name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)},
+            record=CalibrationRecord(**{**record, "positions": tuple(record["positions"])}),
+            extra_scores={name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)},
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write to a file, all or nothing."""
+        container.write_file(path, self.to_bytes())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Calibration:
+        """Read from a file; ValueError names it if it is damaged."""
+        return cls.from_bytes(Path(path).read_bytes(), source=str(path))

@@ -1,0 +1,89 @@
+"""One file format for plans and calibrations: safetensors with a JSON header and a digest of the content.
+
+The bytes are a function of the content alone, so equal content means equal files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+_KEY = "saf_titan"
+
+
+def digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """sha256 over the header and over name, dtype, shape and bytes of each tensor, in sorted order."""
+    sha = hashlib.sha256(_canonical_json(header).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        sha.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:".encode())
+        sha.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
+
+
+def pack(kind: str, version: int, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
+    """Bytes of a safetensors file of this kind. The header must be JSON without NaN."""
+    envelope = {"kind": kind, "version": version, "digest": digest(header, tensors), "header": header}
+    # safetensors refuses two tensors that share memory
+    own = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    return safetensors.torch.save(own, metadata={_KEY: _canonical_json(envelope)})
+
+
+def unpack(
+    data: bytes, kind: str, version: int, *, source: str = "the data"
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Header and tensors of `pack`.
+
+    Raises ValueError, with `source` in the message, if the bytes are damaged, of another kind, of an unknown
+    version, or do not match their digest.
+    """
+    try:
+        tensors = safetensors.torch.load(data)
+        header_size = int.from_bytes(data[:8], "little")
+        metadata = json.loads(data[8 : 8 + header_size]).get("__metadata__") or {}
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(
+            f"{source} is not a readable safetensors file ({error}): it is damaged or cut short"
+        ) from error
+    if _KEY not in metadata:
+        raise ValueError(f"{source} is a safetensors file, but not one of saf_titan's: a {kind} is needed")
+    envelope = json.loads(metadata[_KEY])
+    if envelope["kind"] != kind:
+        raise ValueError(f"{source} holds a {envelope['kind']}, but a {kind} is needed")
+    if envelope["version"] != version:
+        raise ValueError(
+            f"{source} has {kind} version {envelope['version']}, this saf_titan reads version {version}: "
+            "use the version that wrote it"
+        )
+    if envelope["digest"] != digest(envelope["header"], tensors):
+        raise ValueError(f"{source} does not match its digest {envelope['digest'][:12]}: it was damaged or edited")
+    return envelope["header"], tensors
+
+
+def write_file(path: str | Path, data: bytes) -> None:
+    """Write all of the data or nothing: temporary file, sync, rename. An existing file is replaced."""
+    path = Path(path)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _canonical_json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,152 @@
+"""The plan of static heads: which heads are static, with which pattern, and why. Plain data, stored with the model.
+
+Legend: N static heads, H static heads of one layer, T time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saf_titan.saf import container
+from saf_titan.saf.calibration import CalibrationRecord
+
+_KIND = "static_plan"
+PLAN_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class StaticHead:
+    """One head replaced by the fixed pattern P[i, j] = exp(alpha[j] + rho[i - j]) / Z[i]."""
+
+    layer: int
+    head: int
+    alpha_T: Tensor
+    """Key weights, float32 (T_fit,), in the gauge of `compact.fix_gauge`."""
+    rho_T: Tensor
+    """Lag weights, float32 (T_fit,)."""
+    score: float
+    fit_kl: float
+    """Mean KL of a row from the mean attention to the pattern, nats; 0 for a pattern that was not fitted."""
+    rank: int
+    """Place in the ranking of its event, from 0."""
+    step: int
+    """Training step at which the head became static."""
+    fft_error: float | None = None
+    """Certified error of float32 FFT mixing, as a share of the largest value row; see `ops.prepare_pattern`."""
+
+
+@dataclass(frozen=True)
+class SkippedHead:
+    """A head that ranked before the last chosen one and was not chosen."""
+
+    layer: int
+    head: int
+    score: float
+    fit_kl: float | None
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class StaticPlan:
+    """All static heads of a model, ascending by (layer, head), and how they were found."""
+
+    heads: tuple[StaticHead, ...]
+    skipped: tuple[SkippedHead, ...]
+    """Of the last event."""
+    step: int
+    selector: str
+    content: str
+    rate: float
+    T_fit: int
+    """The longest sequence the patterns are defined for; a shorter one uses their beginning, exactly."""
+    record: CalibrationRecord
+    version: int = PLAN_VERSION
+
+    def __post_init__(self) -> None:
+        slots = [(head.layer, head.head) for head in self.heads]
+        if slots != sorted(set(slots)):
+            raise ValueError(f"the heads of a plan must be ascending and each there once, got {slots}")
+        for head in self.heads:
+            for name, values_T in (("alpha", head.alpha_T), ("rho", head.rho_T)):
+                if values_T.shape != (self.T_fit,) or values_T.dtype != torch.float32 or not values_T.isfinite().all():
+                    raise ValueError(
+                        f"{name} of L{head.layer}H{head.head} must be finite float32 of length T_fit = {self.T_fit}, "
+                        f"got {values_T.dtype} {tuple(values_T.shape)}"
+                    )
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of the content: equal digests mean equal plans."""
+        return container.digest(self._header(), self._tensors())
+
+    def layers(self) -> dict[int, tuple[tuple[int, ...], Tensor, Tensor]]:
+        """Per layer with static heads: their numbers, ascending, alpha_HT and rho_HT."""
+        table = {}
+        for layer, group in groupby(self.heads, key=lambda head: head.layer):
+            heads = tuple(group)
+            alpha_HT, rho_HT = torch.stack([h.alpha_T for h in heads]), torch.stack([h.rho_T for h in heads])
+            table[layer] = (tuple(h.head for h in heads), alpha_HT, rho_HT)
+        return table
+
+    def extended_by(self, later: StaticPlan) -> StaticPlan:
+        """The plan after a later event added heads to this one (a ramp): everything but the heads is the later's.
+
+        Raises ValueError if the fits differ in length or a head is in both.
+        """
+        if self.T_fit != later.T_fit:
+            raise ValueError(f"plans fitted to lengths {self.T_fit} and {later.T_fit} cannot be joined")
+        heads = tuple(sorted(self.heads + later.heads, key=lambda head: (head.layer, head.head)))
+        return dataclasses.replace(later, heads=heads)
+
+    def to_bytes(self) -> bytes:
+        """The whole plan as a safetensors file with a JSON header."""
+        return container.pack(_KIND, self.version, self._header(), self._tensors())
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, source: str = "the data") -> StaticPlan:
+        """Inverse of `to_bytes`. ValueError names `source` if it is damaged, edited or of an unknown version."""
+        header, tensors = container.unpack(data, _KIND, PLAN_VERSION, source=source)
+        record = header["record"]
+        patterns = zip(header["heads"], tensors["alpha_NT"], tensors["rho_NT"], strict=True)
+        return cls(
+            heads=tuple(StaticHead(**head, alpha_T=alpha_T, rho_T=rho_T) for head, alpha_T, rho_T in patterns),
+            skipped=tuple(SkippedHead(**head) for head in header["skipped"]),
+            record=CalibrationRecord(**{**record, "positions": tuple(record["positions"])}),
+            **{name: header[name] for name in _SCALARS},
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write to a file, all or nothing."""
+        container.write_file(path, self.to_bytes())
+
+    @classmethod
+    def load(cls, path: str | Path) -> StaticPlan:
+        """Read from a file; ValueError names it if it is damaged."""
+        return cls.from_bytes(Path(path).read_bytes(), source=str(path))
+
+    def _header(self) -> dict[str, Any]:
+        head_fields = [f.name for f in dataclasses.fields(StaticHead) if f.name not in ("alpha_T", "rho_T")]
+        return {
+            "heads": [{name: getattr(head, name) for name in head_fields} for head in self.heads],
+            "skipped": [dataclasses.asdict(head) for head in self.skipped],
+            "record": dataclasses.asdict(self.record),
+            **{name: getattr(self, name) for name in _SCALARS},
+        }
+
+    def _tensors(self) -> dict[str, Tensor]:
+        empty = torch.zeros(0, self.T_fit)
+        return {
+            "alpha_NT": torch.stack([head.alpha_T for head in self.heads]) if self.heads else empty,
+            "rho_NT": torch.stack([head.rho_T for head in self.heads]) if self.heads else empty,
+        }
+
+
+_SCALARS = ("step", "selector", "content", "rate", "T_fit")

@@ -1,0 +1,73 @@
+"""Which heads become static: scores, their ranking, and how many.
+
+Every score is (L, H) with lower = more static, and NaN for a head that is static already.
+
+Legend: L layers, H query heads.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from saf_titan.saf.calibration import Calibration
+
+Rounding = Literal["round", "floor"]
+Head = tuple[int, int]
+"""(layer, head)."""
+
+
+def scores(calibration: Calibration, selector: str, *, seed: int = 0) -> Tensor:
+    """Scores (L, H) of a selector: "variance" (the published default), "kl", one of `extra_scores`, or "random".
+
+    seed: of "random" alone; its order does not depend on which heads are static already.
+    Raises ValueError for a selector this calibration has no scores for.
+    """
+    if selector == "random":
+        generator = torch.Generator().manual_seed(seed)
+        random_LH = torch.rand(calibration.live_LH.shape, generator=generator, dtype=torch.float64)
+        return random_LH.masked_fill(~calibration.live_LH, math.nan)
+    known = calibration.all_scores()
+    if selector not in known:
+        raise ValueError(f"this calibration has no scores {selector!r}: it has {', '.join(sorted(known))} and random")
+    return known[selector]
+
+
+def rank_heads(scores_LH: Tensor, *, exclude_layers: Collection[int] = ()) -> list[Head]:
+    """Heads by ascending (score, layer, head), without those of excluded layers and those that have no score."""
+    L, H = scores_LH.shape
+    unknown = sorted(layer for layer in exclude_layers if not 0 <= layer < L)
+    if unknown:
+        raise ValueError(f"exclude_layers names layers {unknown}, the model has layers 0 to {L - 1}")
+    table = scores_LH.tolist()
+    heads = [(layer, head) for layer in range(L) for head in range(H)]
+    candidates = [
+        (layer, head) for layer, head in heads if layer not in exclude_layers and not math.isnan(table[layer][head])
+    ]
+    return sorted(candidates, key=lambda head: (table[head[0]][head[1]], head))
+
+
+def head_count(total: int, rate: float, rounding: Rounding = "round") -> int:
+    """How many of `total` heads a rate in [0, 1] means, halves rounded up; "floor" rounds down, as published."""
+    if not 0 <= rate <= 1:
+        raise ValueError(f"the rate of static heads must be in [0, 1], got {rate}")
+    if rounding not in ("round", "floor"):
+        raise ValueError(f"unknown rounding {rounding!r}: choose round or floor")
+    # a product like 0.29 * 100 = 28.999... means 29 heads
+    return math.floor(rate * total + (0.5 if rounding == "round" else 0) + 1e-9)
+
+
+def parse_heads(text: str) -> list[Head]:
+    """(layer, head) of a list like "L0H3,L2H1"; empty for an empty text. ValueError names what cannot be read."""
+    heads = []
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"L(\d+)H(\d+)", name)
+        if match is None:
+            raise ValueError(f"{name!r} is not a head: write heads as L<layer>H<head>, for example L0H3,L2H1")
+        heads.append((int(match[1]), int(match[2])))
+    return heads

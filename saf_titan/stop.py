@@ -1,0 +1,55 @@
+"""Stopping a run on SIGINT or SIGTERM without losing a step."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torchtitan.tools.logging import logger
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """While active, a first SIGINT or SIGTERM asks the run to stop after the current step; later ones are ignored.
+
+    A launcher forwards the signal it got itself, so the same request may arrive twice; SIGKILL remains for haste.
+    Ranks notice a signal at different moments, hence :meth:`agreed`.
+    """
+
+    def __init__(self) -> None:
+        self._requested = torch.zeros(1, dtype=torch.int32)
+        self._previous: dict[signal.Signals, signal._HANDLER] = {}
+        # gloo, so that asking costs no device synchronisation
+        self._group: Any = dist.new_group(backend="gloo")
+
+    def __enter__(self) -> StopRequest:
+        for number in _SIGNALS:
+            self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not self._requested.item():
+            logger.warning(f"{signal.Signals(number).name}: stopping after this step, with a checkpoint")
+        self._requested.fill_(1)
+
+    def maximum(self, *values: float) -> list[float]:
+        """The largest of each value over all ranks; a collective like :meth:`agreed`."""
+        largest = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._group)
+        return largest.tolist()
+
+    def agreed(self) -> bool:
+        """Whether any rank was asked to stop; a collective, to be called by every rank at the same step."""
+        requested = self._requested.clone()
+        dist.all_reduce(requested, op=dist.ReduceOp.MAX, group=self._group)
+        return bool(requested.item())

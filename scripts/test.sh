@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Every check of the project, from a fresh clone: lint, types, Rust and Python tests. Any arguments go to pytest.
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
+
+# the report is looked at in a real browser
+if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+    echo "Installing chromium for the report's tests ..."
+    { apt-get update && apt-get install --yes --no-install-recommends chromium; } >/dev/null || true
+fi
+
+echo "== lint and types"
+ruff check .
+ruff format --check .
+mypy
+
+echo "== Rust"
+cargo fmt --check
+cargo clippy --all-targets --quiet -- -D warnings
+cargo clippy --features python --quiet -- -D warnings
+cargo test --quiet
+
+echo "== Python"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+python -m pytest "$@"

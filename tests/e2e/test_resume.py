@@ -1,0 +1,100 @@
+"""A resumed run continues exactly where the uninterrupted one would be."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from saf_titan.resume import read_freeze
+from tests.e2e.runs import Run, train
+
+pytestmark = pytest.mark.distributed
+
+
+def resume(whole: Run, folder: Path, step: int, *overrides: str, ranks: int = 2) -> Run:
+    """Continue from checkpoint ``step`` of a finished run, in a folder of its own."""
+    shutil.copytree(whole.folder / "checkpoint" / f"step-{step}", folder / "checkpoint" / f"step-{step}")
+    return train(folder, *overrides, ranks=ranks)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, corpus_overrides: tuple[str, ...]) -> Run:
+    """The uninterrupted run on two ranks."""
+    return train(tmp_path_factory.mktemp("whole"), *corpus_overrides, ranks=2)
+
+
+def test_the_freeze_happens_once_with_validation_around_it(whole: Run) -> None:
+    assert [row["static_heads"] for row in whole.kind("train")] == [0, 0, 0, 0, 2, 2, 2, 2]
+    (freeze,) = whole.kind("freeze")
+    assert (freeze["step"], freeze["heads"]) == (4, 2)
+    phases = [(row["phase"], row["step"]) for row in whole.kind("validation")]
+    assert phases == [("scheduled", 1), ("before_freeze", 4), ("after_freeze", 4), ("final", 8)]
+    losses = whole.losses()
+    assert list(losses) == list(range(1, 9))
+    assert losses[8] < losses[1] - 0.5
+
+
+@pytest.mark.parametrize("step", [2, 4, 6], ids=["before", "at", "after"])
+def test_resume_is_bit_identical(whole: Run, tmp_path: Path, corpus_overrides: tuple[str, ...], step: int) -> None:
+    resumed = resume(whole, tmp_path, step, *corpus_overrides)
+    expected = {at: loss for at, loss in whole.losses().items() if at > step}
+    assert resumed.losses() == expected
+    final = [row["loss"] for row in (whole.kind("validation")[-1], resumed.kind("validation")[-1])]
+    assert final[0] == final[1]
+    plans = [read_freeze(run.folder / "checkpoint" / "step-8").plan for run in (whole, resumed)]
+    assert plans[0] is not None
+    assert plans[1] is not None
+    assert plans[0].digest == plans[1].digest
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_resume_at_another_world_size_sees_the_same_data_and_heads(
+    whole: Run, tmp_path: Path, corpus_overrides: tuple[str, ...], ranks: int
+) -> None:
+    resumed = resume(whole, tmp_path, 6, *corpus_overrides, ranks=ranks)
+    for step, loss in resumed.losses().items():
+        assert loss == pytest.approx(whole.losses()[step], abs=2e-5), step
+    assert [row["static_heads"] for row in resumed.kind("train")] == [2, 2]
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_another_world_size_derives_the_same_heads(
+    whole: Run, tmp_path: Path, corpus_overrides: tuple[str, ...], ranks: int
+) -> None:
+    resumed = resume(whole, tmp_path, 4, *corpus_overrides, ranks=ranks)
+    mine, theirs = (read_freeze(run.folder / "checkpoint" / "step-8").plan for run in (resumed, whole))
+    assert mine is not None
+    assert theirs is not None
+    assert [(head.layer, head.head) for head in mine.heads] == [(head.layer, head.head) for head in theirs.heads]
+
+
+def test_query_and_key_rows_of_static_heads_stay_exactly_zero(whole: Run, tmp_path: Path) -> None:
+    torch_file = tmp_path / "step-8.pt"
+    dcp_to_torch_save(whole.folder / "checkpoint" / "step-8", torch_file)
+    state = torch.load(torch_file, weights_only=False)
+    plan = read_freeze(whole.folder / "checkpoint" / "step-8").plan
+    assert plan is not None
+    for matrix in ("wq", "wk"):
+        for layer, (heads, _, _) in plan.layers().items():
+            name = f"layers.{layer}.attention.qkv_linear.{matrix}.weight"
+            moments = [state["optimizer"][f"state.{name}.{moment}"] for moment in ("exp_avg", "exp_avg_sq")]
+            for tensor in (state[name], *moments):
+                per_head = tensor.unflatten(0, (4, 8)).abs().amax((1, 2))
+                is_static = torch.tensor([head in heads for head in range(4)])
+                # four steps of AdamW with weight decay have passed since the freeze
+                assert (per_head[is_static] == 0).all(), name
+                assert (per_head[~is_static] > 0).all(), name
+
+
+def test_a_checkpoint_before_the_freeze_has_stock_keys_only(whole: Run) -> None:
+    def keys(step: int) -> set[str]:
+        reader = FileSystemReader(whole.folder / "checkpoint" / f"step-{step}")
+        return set(reader.read_metadata().state_dict_metadata)
+
+    assert keys(6) - keys(2) == {"train_state.saf_plan"}
+    assert keys(2) - keys(6) == set()

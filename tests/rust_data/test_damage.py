@@ -1,0 +1,231 @@
+"""What happens when something breaks: bad rows, bad files, a full disk, a killed run."""
+
+import gzip
+import json
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rust_data.inspect import main as inspect_main
+from rust_data.tokenize import tokenize
+from tests.rust_data.conftest import EOT, read_all, shard_bytes, write_jsonl, write_parquet
+
+
+def command(*arguments: Any) -> list[str]:
+    return [sys.executable, "-m", "rust_data.tokenize", *map(str, arguments)]
+
+
+def num_documents(directory: Path) -> int:
+    return int(np.count_nonzero(read_all(directory) == EOT))
+
+
+def bad_parquet(path: Path) -> None:
+    text = pa.array([b"good", None, b"bad \xff", b"good"], type=pa.binary())
+    pq.write_table(pa.table({"text": text}), path)
+
+
+def bad_jsonl(path: Path) -> None:
+    lines = [b'{"text": "good"}', b'{"text": null}', b'{"text": "bad \xff"}', b'{"text": "good"}', b""]
+    path.write_bytes(b"\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "first"),
+    [
+        ("a.parquet", bad_parquet, "row 1: text is null"),
+        ("a.jsonl", bad_jsonl, 'row 2: field "text" is missing or null'),
+    ],
+)
+def test_bad_rows(tmp_path: Path, name: str, write: Any, first: str) -> None:
+    write(tmp_path / name)
+    with pytest.raises(ValueError, match=rf"{name}: {first} \(--on-error skip"):
+        tokenize([str(tmp_path / name)], tmp_path / "stop")
+    assert not (tmp_path / "stop" / "manifest.json").exists()
+    manifest = tokenize([str(tmp_path / name)], tmp_path / "skip", on_error="skip")
+    assert (manifest["sources"][0]["documents"], manifest["sources"][0]["skipped"]) == (2, 2)
+    assert num_documents(tmp_path / "skip") == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"text": 5}', "invalid type: integer"),
+        ('{"text": ["a"]}', "found an array"),
+        ('{"text": "a"', "bad JSON: EOF"),
+        ('{"text": "a"} x', "trailing characters"),
+        ('["text"]', "an object with a string field"),
+        ('{"body": "a"}', "missing or null"),
+    ],
+)
+def test_bad_json(tmp_path: Path, line: str, reason: str) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "good"}\n\n' + line + "\n")
+    with pytest.raises(ValueError, match=rf"row 3: .*{reason}"):
+        tokenize([str(tmp_path / "a.jsonl")], tmp_path / "out")
+
+
+def test_escaped_lone_surrogates_are_text(tmp_path: Path, tiktoken_gpt2: Any) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a\\ud800b \\ud83d\\ude00 \\udc00"}\n')
+    tokenize([str(tmp_path / "a.jsonl")], tmp_path / "out")
+    expected = tiktoken_gpt2.encode_ordinary("a\ufffdb \U0001f600 \ufffd")
+    assert read_all(tmp_path / "out").tolist() == [*expected, EOT]
+
+
+def test_damaged_row_group(tmp_path: Path, sample_texts: list[str]) -> None:
+    path = write_parquet(tmp_path / "a.parquet", sample_texts[:150], compression="zstd", use_dictionary=False)
+    column = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    data = bytearray(path.read_bytes())
+    start = column.data_page_offset + column.total_compressed_size // 2
+    data[start : start + 200] = bytes(200)
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"a\.parquet: row \d+: .*broken parquet file"):
+        tokenize([str(path)], tmp_path / "stop")
+    manifest = tokenize([str(path)], tmp_path / "skip", on_error="skip")
+    source = manifest["sources"][0]
+    assert source["documents"] + source["skipped"] == 150
+    assert 0 < source["skipped"] <= 50
+    assert num_documents(tmp_path / "skip") == source["documents"]
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    good = write_jsonl(tmp_path / "a.jsonl", ["good"])
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 nonsense PAR1")
+    packed = gzip.compress(("\n".join(json.dumps({"text": f"row {i}"}) for i in range(20_000))).encode())
+    (tmp_path / "c.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    inputs = [str(good), str(tmp_path / "b.parquet"), str(tmp_path / "c.jsonl.gz")]
+    with pytest.raises(ValueError, match=r"b\.parquet: broken parquet file"):
+        tokenize(inputs, tmp_path / "stop")
+    with pytest.raises(OSError, match=r"c\.jsonl\.gz"):
+        tokenize(inputs[2:], tmp_path / "stop_too")
+    manifest = tokenize(inputs, tmp_path / "skip", on_error="skip")
+    errors = [source.get("error") for source in manifest["sources"]]
+    assert errors[0] is None
+    assert "broken parquet file" in errors[1]
+    assert "c.jsonl.gz" in errors[2]
+    assert 1 < num_documents(tmp_path / "skip") == sum(source["documents"] for source in manifest["sources"])
+
+
+def test_text_that_breaks_off_keeps_what_was_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"some words " * 150_000 + b"\xff more")
+    with pytest.raises(ValueError, match=r"a\.txt: row 0: invalid UTF-8 at byte 1650000"):
+        tokenize([str(tmp_path / "a.txt")], tmp_path / "stop")
+    manifest = tokenize([str(tmp_path / "a.txt")], tmp_path / "skip", on_error="skip")
+    assert (manifest["sources"][0]["documents"], manifest["sources"][0]["skipped"]) == (1, 1)
+    assert num_documents(tmp_path / "skip") == 1
+
+
+def test_a_full_disk_leaves_no_half_shard(tmp_path: Path, sample_texts: list[str]) -> None:
+    source = write_parquet(tmp_path / "a.parquet", sample_texts)
+
+    def limit_file_size() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))
+
+    arguments = command(source, "--out", tmp_path / "out", "--val-tokens", "100K", "--quiet")
+    limited = subprocess.run(arguments, preexec_fn=limit_file_size, capture_output=True, text=True)
+    assert limited.returncode == 1
+    assert "train_000000.bin.tmp" in limited.stderr
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.bin")) == ["val_000000.bin"]
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    # with room again the run goes on
+    tokenize([str(source)], tmp_path / "out", val_tokens=100_000, resume=True)
+    tokenize([str(source)], tmp_path / "fresh", val_tokens=100_000)
+    assert shard_bytes(tmp_path / "out") == shard_bytes(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "txt"])
+@pytest.mark.parametrize("kill_at", [0, 7])
+def test_a_killed_run_resumes_to_the_same_bytes(
+    tmp_path: Path, kind: str, kill_at: int, sample_texts: list[str]
+) -> None:
+    # one bad row in the middle, so that the counts have to survive too
+    if kind == "parquet":
+        source = write_parquet(
+            tmp_path / "a.parquet", [*sample_texts[:900], None, *sample_texts[900:]], row_group_size=400
+        )
+    elif kind == "jsonl":
+        source = write_jsonl(tmp_path / "a.jsonl", [*sample_texts[:900], None, *sample_texts[900:]])
+    else:
+        source = tmp_path / "a.txt"
+        source.write_text("\n".join(sample_texts))
+    val_tokens = "0" if kind == "txt" else "50K"
+    settings = ["--val-tokens", val_tokens, "--shard-tokens", "40K", "--on-error", "skip", "--quiet"]
+    subprocess.run(command(source, "--out", tmp_path / "whole", *settings), check=True, stdout=subprocess.DEVNULL)
+
+    out = tmp_path / "out"
+    with subprocess.Popen(command(source, "--out", out, *settings), stdout=subprocess.DEVNULL) as process:
+        while not (out / f"train_{kill_at:06}.bin").exists():
+            assert process.poll() is None
+        process.kill()
+    assert not (out / "manifest.json").exists()
+    with pytest.raises(ValueError, match="--resume goes on with it"):
+        tokenize([str(source)], out)
+    assert inspect_main([str(out)]) == 1
+    resumed = command(source, "--out", out, *settings, "--resume", "--threads", "3")
+    subprocess.run(resumed, check=True, stdout=subprocess.DEVNULL)
+    assert shard_bytes(out) == shard_bytes(tmp_path / "whole")
+    assert (out / "manifest.json").read_bytes() == (tmp_path / "whole" / "manifest.json").read_bytes()
+
+
+def test_resume_refuses_other_settings(tmp_path: Path, sample_texts: list[str]) -> None:
+    source = write_parquet(tmp_path / "a.parquet", [*sample_texts[:100], None])
+    out = tmp_path / "out"
+    with pytest.raises(ValueError, match="row 100"):
+        tokenize([str(source)], out, shard_tokens=10_000)
+    with pytest.raises(ValueError, match="--shard-tokens was 10000 and is now 20000"):
+        tokenize([str(source)], out, shard_tokens=20_000, resume=True)
+    with pytest.raises(ValueError, match="--on-error was stop and is now skip"):
+        tokenize([str(source)], out, shard_tokens=10_000, on_error="skip", resume=True)
+    shard = out / "train_000000.bin"
+    data = bytearray(shard.read_bytes())
+    data[5000] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(ValueError, match=r"train_000000\.bin: changed since it was written"):
+        tokenize([str(source)], out, shard_tokens=10_000, resume=True)
+
+
+def test_resume_of_a_complete_run_changes_nothing(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", ["one", "two"])
+    first = tokenize([str(source)], tmp_path / "out")
+    before = shard_bytes(tmp_path / "out")
+    assert tokenize([str(source)], tmp_path / "out", resume=True) == first
+    assert shard_bytes(tmp_path / "out") == before
+    with pytest.raises(ValueError, match="complete, with other settings"):
+        tokenize([str(source)], tmp_path / "out", resume=True, shard_tokens=5)
+
+
+@pytest.mark.parametrize(
+    ("offset", "message"),
+    [(0, "not a token shard"), (8, "counts disagree"), (12, "bytes a token"), (1024 + 41, "id ")],
+)
+def test_inspect_sees_tampering(tmp_path: Path, offset: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", ["one two three " * 20])
+    tokenize([str(source)], tmp_path / "out")
+    shard = tmp_path / "out" / "train_000000.bin"
+    assert inspect_main([str(tmp_path / "out")]) == 0
+    data = bytearray(shard.read_bytes())
+    data[offset] = 0xFF
+    shard.write_bytes(data)
+    assert inspect_main([str(shard)]) == 1
+    assert message in capsys.readouterr().err
+    shard.write_bytes(data[:-2])
+    assert inspect_main([str(tmp_path / "out")]) == 1
+
+
+def test_inspect_checks_the_digest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", ["one two three " * 20])
+    tokenize([str(source)], tmp_path / "out")
+    shard = tmp_path / "out" / "train_000000.bin"
+    data = bytearray(shard.read_bytes())
+    data[1024] ^= 1
+    shard.write_bytes(data)
+    assert inspect_main([str(tmp_path / "out")]) == 1
+    assert "the manifest says" in capsys.readouterr().err
+    assert inspect_main([str(tmp_path / "out"), "--no-digest"]) == 0

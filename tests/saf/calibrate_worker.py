@@ -1,0 +1,32 @@
+"""Run by torchrun in test_calibrate.py: calibrate the fake model on this rank's share of the sequences."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+
+from saf_titan.saf.calibrate import calibrate
+from tests.saf.fake_model import sequences, uneven_model
+
+
+def main(out: Path) -> None:
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    mine = sequences(6).tensor_split(dist.get_world_size())[rank]
+    model = uneven_model()
+    for batch_size in (2, 6):
+        calibration = calibrate(model.attentions, mine.split(batch_size), model, source="fake")
+        calibration.save(out / f"batch{batch_size}.rank{rank}")
+    if rank == 0:
+        model.attentions[2].q_VHD[:, 3] = float("nan")
+    try:
+        calibrate(model.attentions, mine.split(2), model)
+    except ValueError as error:
+        (out / f"error.rank{rank}").write_text(str(error))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
