@@ -49,7 +49,7 @@ FEW_LAYERS = ((2, 1025, 4, 4, 64), (1, 97, 4, 2, 96))
 
 
 def cases() -> Iterator[Case]:
-    """All layers in bf16, few in the other dtypes (each head dim and dtype is compiled anew), and one long sequence."""
+    """All layers in bf16, few in the other dtypes (each dtype is compiled anew), and one long sequence."""
     for backend in ("split", "fused"):
         for layer in LAYERS:
             yield Case(*layer, 0.25, torch.bfloat16, backend)
