@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from saf_titan.ops import explain, prepare_pattern, static_mix, static_mix_naive
+from saf_titan.ops.certificate import ERROR_LIMIT
 from saf_titan.ops.exponentials import BAND
-from saf_titan.ops.pattern import ERROR_LIMIT, PATHS
+from saf_titan.ops.pattern import PATHS
 from saf_titan.ops.static_mix.band import CARRY_CHUNKS, mix_head_band
 from saf_titan.ops.static_mix.fft import fft_size
 from saf_titan.ops.static_mix.planner import BAND_MIN_LENGTH
