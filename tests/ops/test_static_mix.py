@@ -124,6 +124,14 @@ def test_strided_values_and_gradients(backend: str) -> None:
     torch.testing.assert_close(v.grad, copy.grad, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("shape", [(0, 5, 1, 4), (2, 0, 1, 4)])
+def test_nothing_mixes_to_nothing(shape: tuple[int, ...]) -> None:
+    v = torch.zeros(shape, requires_grad=True)
+    y = static_mix(v, prepare_pattern(torch.zeros(1, 8), torch.zeros(1, 8)))
+    assert y.shape == shape
+    y.sum().backward()
+
+
 def test_repeats_are_bitwise_equal() -> None:
     torch.manual_seed(0)
     pattern = prepare_pattern(*make_families(NAMES, T_FIT))
