@@ -25,7 +25,7 @@ from saf_titan.saf.calibrate import calibrate
 from saf_titan.saf.calibration import Calibration
 from saf_titan.saf.event import make_plan
 from saf_titan.saf.gate_taylor import gate_taylor_scores
-from saf_titan.saf.gradient_score import QueryKeyGradient
+from saf_titan.saf.gradient_ema import GradientEMA
 from saf_titan.saf.install import install, zero_unused_weights
 from saf_titan.saf.output_scores import output_scores
 from saf_titan.saf.plan import StaticPlan
@@ -88,11 +88,11 @@ class Freezer(Generic[Batch]):
         self._forward, self._sequence_losses = forward, sequence_losses
         self.attentions = [module for module in model.modules() if isinstance(module, SAFAttention)]
         self.plan: StaticPlan | None = None
-        self._gradient: QueryKeyGradient | None = None
+        self._gradient: GradientEMA | None = None
         if settings.enable and settings.selector == "qk_gradient":
-            self._gradient = QueryKeyGradient(self.attentions, self.attentions[0].num_heads)
+            self._gradient = GradientEMA(len(self.attentions), self.attentions[0].num_heads)
             # the pre-hook of the step sees gradients after clipping
-            optimizer.register_step_pre_hook(lambda *args: self._gradient.update() if self._gradient else None)
+            optimizer.register_step_pre_hook(self._average_gradients)
 
     @property
     def num_heads(self) -> int:
@@ -170,7 +170,8 @@ class Freezer(Generic[Batch]):
         if self._settings.enable and (schedule := self._schedule.state_dict()):
             state["schedule"] = schedule
         if self._gradient is not None:
-            state["qk_gradient"] = self._gradient.state_dict()
+            average = self._gradient.state_dict()
+            state["qk_gradient"] = {**average, "average_LH": average["average_LH"].tolist()}
         return json.dumps(state, sort_keys=True) if state else ""
 
     def load_state(self, text: str) -> None:
@@ -179,7 +180,8 @@ class Freezer(Generic[Batch]):
         if "schedule" in state and self._settings.enable:
             self._schedule.load_state_dict(state["schedule"])
         if "qk_gradient" in state and self._gradient is not None:
-            self._gradient.load_state_dict(state["qk_gradient"])
+            average_LH = torch.tensor(state["qk_gradient"]["average_LH"], dtype=torch.float64)
+            self._gradient.load_state_dict({**state["qk_gradient"], "average_LH": average_LH})
 
     def summary(self) -> str:
         """Static heads by layer, as ``L0:1,4 L3:0``."""
@@ -200,8 +202,20 @@ class Freezer(Generic[Batch]):
             self._optimizer.zero_grad()
             calibration = calibration.with_scores(gate_taylor=score_LH)
         if self._gradient is not None:
-            calibration = calibration.with_scores(qk_gradient=self._gradient.score_LH)
+            calibration = calibration.with_scores(qk_gradient=self._gradient.scores(calibration.live_LH))
         return calibration
+
+    def _average_gradients(self, *_: object) -> None:
+        assert self._gradient is not None
+
+        def gradient(projection: nn.Linear) -> Tensor:
+            # a fully static layer has no gradient at all
+            weight = projection.weight
+            return weight.grad if weight.grad is not None else torch.zeros_like(weight)
+
+        self._gradient.update(
+            [(gradient(a.qkv_linear.wq), gradient(a.qkv_linear.wk), a.n_kv_heads) for a in self.attentions]
+        )
 
     def _held_out_loss(self, batches: Sequence[Batch]) -> float:
         """Mean loss over the calibration sequences of all ranks."""

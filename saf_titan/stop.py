@@ -42,6 +42,12 @@ class StopRequest:
             logger.warning(f"{signal.Signals(number).name}: stopping after this step, with a checkpoint")
         self._requested.fill_(1)
 
+    def maximum(self, *values: float) -> list[float]:
+        """The largest of each value over all ranks; a collective like :meth:`agreed`."""
+        largest = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._group)
+        return largest.tolist()
+
     def agreed(self) -> bool:
         """Whether any rank was asked to stop; a collective, to be called by every rank at the same step."""
         requested = self._requested.clone()

@@ -27,6 +27,7 @@ from saf_titan.freezer import CalibrationData, Freezer, FreezeResult, freeze_sch
 from saf_titan.metrics import RunMetrics
 from saf_titan.resume import PLAN_KEY, STATE_KEY, SavedFreeze, find_checkpoint, read_freeze
 from saf_titan.stop import StopRequest
+from saf_titan.time_budget import TimeBudget
 
 Batch = tuple[dict[str, Tensor], Tensor]
 """Inputs by name and targets, as the loader yields them."""
@@ -59,6 +60,8 @@ class SAFTrainer(Trainer):
         self.stopped_early = False
         self._started = False
         self._stop = StopRequest()
+        self._budget: TimeBudget | None = None
+        self._elapsed = self._last_update_seconds = 0.0
         self.freezer = Freezer(
             self.model_parts[0],
             self.optimizers.optimizers[0],
@@ -109,7 +112,7 @@ class SAFTrainer(Trainer):
             self.stopped_early = True
             self._save_checkpoint()
             return False
-        if not super().should_continue_training():
+        if self._is_done():
             self._finish()
             return False
         rate = self.freezer.rate_due(self.step)
@@ -118,11 +121,13 @@ class SAFTrainer(Trainer):
         return True
 
     def train_step(self, data_iterator: Iterator[Batch]) -> None:
-        last = self.step == self.config.training.steps
+        if self._budget is not None:
+            self.lr_schedulers.set_progress(self._budget.virtual_step(self._elapsed))
+        last = self.step == self.config.training.steps and self._budget is None
         self.metrics_processor.validation_phase = "final" if last else "scheduled"
         self.metrics_processor.begin_step()
         super().train_step(data_iterator)
-        self.metrics_processor.end_step()
+        self._last_update_seconds = self.metrics_processor.end_step()
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
@@ -152,10 +157,22 @@ class SAFTrainer(Trainer):
             (self._folder / "config.toml").write_text(to_toml(self._run), encoding="utf-8")
         if self.freezer.plan is not None:
             logger.info(f"Resumed with a plan made at step {self.freezer.plan.step}: {self.freezer.summary()}")
+        if self._run.saf.matched_seconds:
+            self._budget = TimeBudget(self._run.saf.matched_seconds, self.step, self.config.training.steps)
         self._started = True
+
+    def _is_done(self) -> bool:
+        if self._budget is None:
+            return super().should_continue_training() is False
+        # the slowest rank decides for all
+        self._elapsed, update = self._stop.maximum(self._budget.elapsed(), self._last_update_seconds)
+        return self._budget.is_spent(self._elapsed, update, self.step)
 
     def _finish(self) -> None:
         """Once, when the last step is done."""
+        if self._budget is not None:
+            logger.info(f"Time budget spent: {self._elapsed:.1f} s, {self.step} steps")
+            self._save_checkpoint()
         if self.config.validator.enable and self.metrics_processor.last_validated_step != self.step:
             self._validate("final")
 

@@ -153,6 +153,10 @@ class CircuitSchedules(LRSchedulersContainer):
             if group.name == QK and self._keeps_decay:
                 live["weight_decay"] = self._decay[index] / self._qk_ratio(scheduler.last_epoch)
 
+    def set_progress(self, step: float) -> None:
+        """Take the rates of ``step`` finished steps, which may lie between two."""
+        self.load_state_dict({"last_epoch": step})
+
     def step(self) -> None:
         super().step()
         self.apply()

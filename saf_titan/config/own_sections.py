@@ -138,6 +138,9 @@ class SafSection:
     """Layers, counted from 0, that keep all heads live."""
     on_shortfall: Literal["error", "warn"] = "error"
     """What to do when too few heads can be frozen."""
+    matched_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
+    """For comparison at equal time: train this long from the start or resume on, however many steps that makes, with
+    the learning rate of the share of time that has passed. 0: train `training.steps` steps."""
     timeout_seconds: Annotated[int, POSITIVE] = 7200
     """Limit of a collective while the freeze is under way."""
 

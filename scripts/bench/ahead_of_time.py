@@ -1,6 +1,6 @@
 """Compile every Triton kernel for sm_80, sm_90 and sm_100 without a GPU and tabulate what the assembler made of it.
 
-    python scripts/bench/ahead_of_time.py [--out docs/results/kernels_ahead_of_time.json]
+    python scripts/bench/ahead_of_time.py [--out kernels.json] [--arch 90 | --device]
 
 For each kernel and configuration: registers, bytes spilled, shared memory, and the instructions of the innermost matrix
 loop with the fewest exponentials (the loop of the static heads where the kernel has one) and with the most. The
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 import triton
 from triton.backends import nvidia
 from triton.backends.compiler import GPUTarget
@@ -40,6 +41,7 @@ from saf_titan.ops.tiles import (
 TOOLS = Path(nvidia.__file__).parent / "bin"
 ARCHITECTURES = (80, 90, 100)
 SHARED_LIMIT = {80: 166_912, 90: 232_448, 100: 232_448}
+SMALLEST_SHARED_LIMIT = 101_376
 HEAD_DIMS = (64, 96, 128)
 
 # element types of pointers that are not 16-bit values; every other pointer holds values
@@ -80,7 +82,7 @@ class Report(NamedTuple):
 
 def cases(arch: int) -> Iterator[Case]:
     """Every kernel in every configuration that `tiles.py` may choose on this architecture, bf16."""
-    limit = SHARED_LIMIT[arch]
+    limit = SHARED_LIMIT.get(arch, SMALLEST_SHARED_LIMIT)
     for tiles in TOEPLITZ_TILES:
         if tiles.shared_bytes(2) <= limit:
             for transpose in (False, True):
@@ -239,10 +241,14 @@ def main() -> None:
     """Print the table and, if asked, write the reports as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, help="write the reports as JSON")
-    parser.add_argument("--arch", type=int, nargs="+", default=ARCHITECTURES, choices=ARCHITECTURES)
+    parser.add_argument("--arch", type=int, nargs="+", default=ARCHITECTURES, help="compute capabilities")
+    parser.add_argument("--device", action="store_true", help="only the capability of the card in this machine")
     arguments = parser.parse_args()
+    if arguments.device:
+        major, minor = torch.cuda.get_device_capability()
+        arguments.arch = [10 * major + minor]
     reports = [report(case, arch) for arch in arguments.arch for case in cases(arch)]
-    print(f"triton {triton.__version__}\n\n{table(reports)}")
+    print(f"\n## Kernels as assembled, triton {triton.__version__}\n\n{table(reports)}")
     if arguments.out:
         arguments.out.write_text(json.dumps([r._asdict() for r in reports], indent=1) + "\n")
 

@@ -14,9 +14,11 @@ import argparse
 import functools
 import gc
 import json
+import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,13 +98,15 @@ def main() -> int:
     parser.add_argument(
         "--clock", default="wall", choices=["wall", "cpu"], help="cpu: processor time, for busy machines"
     )
+    parser.add_argument("--budget-minutes", type=float, default=math.inf, help="start no shape after so long")
     parser.add_argument("--out", type=Path, help="also write the records as JSON")
     arguments = parser.parse_args()
     if unknown := set(arguments.benchmarks) - set(names):
         parser.error(f"unknown benchmark {', '.join(unknown)}; choose from {', '.join(names)}")
     torch.set_num_threads(arguments.threads)
 
-    records = []
+    records: list[dict[str, Any]] = []
+    begin = time.monotonic()
     for benchmark in BENCHMARKS:
         if benchmark.name not in (arguments.benchmarks or names):
             continue
@@ -110,6 +114,9 @@ def main() -> int:
             print(f"{benchmark.name}: its tests fail, so it is not timed", file=sys.stderr)
             return 1
         for shape in benchmark.shapes[arguments.suite]:
+            if time.monotonic() - begin > 60 * arguments.budget_minutes:
+                print(f"left out for want of time: {benchmark.name} {shape}", file=sys.stderr)
+                continue
             records.append(measure(benchmark, shape, arguments.device, arguments.rounds, arguments.clock))
             print("\n".join(markdown(records[-1:])), flush=True)
             gc.collect()

@@ -89,3 +89,17 @@ def test_selectors_and_contents_reach_the_plan(
     if options[1] == "list":
         assert [(head.layer, head.head) for head in plan.heads] == [(0, 3), (1, 1)]
         assert plan.content == "uniform"
+
+
+def test_a_time_budget_ends_the_run_and_the_learning_rate_schedule(
+    tmp_path: Path, corpus_overrides: tuple[str, ...]
+) -> None:
+    planned = ("--training.steps", "40", "--saf.step", "4", "--checkpoint.interval", "1000")
+    run = train(tmp_path, *corpus_overrides, *planned, "--saf.matched_seconds", "4", ranks=2)
+    assert "Time budget spent" in run.output
+    rows = run.kind("train")
+    assert len(rows) > 4
+    # the schedule ends with the time, not with the steps: cosine down to a tenth of the peak
+    assert rows[-1]["lr/ov"] < 0.4 * 1e-2
+    assert run.kind("validation")[-1]["phase"] == "final"
+    assert (tmp_path / "checkpoint" / f"step-{rows[-1]['step']}" / ".metadata").is_file()

@@ -7,11 +7,11 @@ import itertools
 import pytest
 import torch
 import torch._dynamo.testing
-from pattern_families import make_families
 from torch import Tensor
 from torch.nn import functional as F
 
 from saf_titan.ops import StaticPattern, mixed_attention, prepare_pattern
+from tests.ops.pattern_families import make_families
 
 NAMES = ("power1", "sink24-local", "spiky", "local", "uniform", "noisy")
 T_FIT = 80

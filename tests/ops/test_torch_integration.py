@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from pattern_families import make_families
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from saf_titan.ops import SAVED_OPS, StaticPattern, mixed_attention, prepare_pattern
+from tests.ops.pattern_families import make_families
 
 T, D, C = 24, 4, 16
 

@@ -7,14 +7,14 @@ from types import ModuleType
 
 import pytest
 import torch
-from pattern_families import make_families
 from torch import Tensor
-from triton_interpreter import interpreted
 
 from saf_titan.ops import mixed_attention, mixed_attention_naive, prepare_pattern
 from saf_titan.ops.mixed_attention import fused
 from saf_titan.ops.mixed_attention.heads import make_heads
 from saf_titan.ops.tiles import Tiles
+from tests.ops.pattern_families import make_families
+from tests.ops.triton_interpreter import interpreted
 
 T_FIT = 150
 NAMES = ("power1", "sink24-local", "spiky", "uniform")

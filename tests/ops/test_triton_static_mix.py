@@ -7,13 +7,13 @@ from types import ModuleType
 
 import pytest
 import torch
-from pattern_families import make_families
 from torch import Tensor
-from triton_interpreter import interpreted
 
 from saf_titan.ops import prepare_pattern, static_mix_naive
 from saf_titan.ops.pattern import attention_rows
 from saf_titan.ops.tiles import Tiles
+from tests.ops.pattern_families import make_families
+from tests.ops.triton_interpreter import interpreted
 
 NAMES = ("power1", "sink24-local", "spiky")
 T_FIT = 300

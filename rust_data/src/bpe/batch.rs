@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::cache::Id;
 use super::encoder::{Encoder, Model};
+use super::id::Id;
 use crate::error::{Error, Result};
 
 /// Text that a thread takes at a time.

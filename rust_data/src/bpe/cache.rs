@@ -1,149 +1,255 @@
-//! Words already seen and their ids, in two tables of bounded size: short words inline, long ones hashed.
+//! Words already seen and their ids, in two tables of bounded size.
+//!
+//! Words of up to 15 bytes with few ids sit inline in 32-byte slots, two to a cache line: almost every
+//! word of real text is found there. The others are kept by their bytes in a second table.
 
-use std::collections::HashMap;
+use super::id::Id;
 
-/// Longest word whose bytes fit into a slot's key.
+/// Longest word that fits into a key.
 pub const SHORT: usize = 15;
-/// Longer words are not kept.
-const LONGEST: usize = 128;
+/// Buckets that a search looks at before it gives up.
+const MAX_PROBES: usize = 8;
 
-/// An id as it is stored in shards.
-pub trait Id: Copy + Default + PartialEq + Send + Sync + 'static {
-    /// Ids that a slot holds beside its 16-byte key in 32 bytes.
-    type Inline: Copy + Default + AsRef<[Self]> + AsMut<[Self]> + Send + Sync;
-    fn from_u32(id: u32) -> Self;
-    fn to_u32(self) -> u32;
-    /// Appends `ids` in little-endian order.
-    fn extend_bytes(ids: &[Self], bytes: &mut Vec<u8>);
-    /// The reverse; bytes that do not fill an id are left out.
-    fn extend_from_bytes(bytes: &[u8], ids: &mut Vec<Self>);
+/// The bytes of a short word, zero padded, its length in the last byte; zero is no word.
+pub type Key = [u64; 2];
+
+#[inline]
+pub fn key_of(word: &[u8]) -> Key {
+    let mut bytes = [0; 16];
+    bytes[..word.len()].copy_from_slice(word);
+    bytes[15] = word.len() as u8;
+    split(u128::from_le_bytes(bytes))
 }
 
-impl Id for u16 {
-    type Inline = [u16; 7];
-    fn from_u32(id: u32) -> Self {
-        id as u16
-    }
-    fn to_u32(self) -> u32 {
-        u32::from(self)
-    }
-    fn extend_bytes(ids: &[Self], bytes: &mut Vec<u8>) {
-        let start = bytes.len();
-        bytes.resize(start + 2 * ids.len(), 0);
-        for (id, place) in ids.iter().zip(bytes[start..].chunks_exact_mut(2)) {
-            place.copy_from_slice(&id.to_le_bytes());
-        }
-    }
-    fn extend_from_bytes(bytes: &[u8], ids: &mut Vec<Self>) {
-        ids.extend(bytes.chunks_exact(2).map(|b| Self::from_le_bytes([b[0], b[1]])));
-    }
+/// The key of the first `len` bytes of `bytes`, `len` at most 15.
+#[inline(always)]
+pub fn key_within(bytes: &[u8; 16], len: usize) -> Key {
+    let bits = 8 * len as u32;
+    let [low, high] = split(u128::from_le_bytes(*bytes));
+    // shifts by a whole word give zero
+    let low_mask = (1u64.checked_shl(bits).unwrap_or(0)).wrapping_sub(1);
+    let high_mask = if bits <= 64 { 0 } else { (1u64 << (bits - 64)) - 1 };
+    [low & low_mask, high & high_mask | (len as u64) << 56]
 }
 
-impl Id for u32 {
-    type Inline = [u32; 3];
-    fn from_u32(id: u32) -> Self {
-        id
-    }
-    fn to_u32(self) -> u32 {
-        self
-    }
-    fn extend_bytes(ids: &[Self], bytes: &mut Vec<u8>) {
-        let start = bytes.len();
-        bytes.resize(start + 4 * ids.len(), 0);
-        for (id, place) in ids.iter().zip(bytes[start..].chunks_exact_mut(4)) {
-            place.copy_from_slice(&id.to_le_bytes());
-        }
-    }
-    fn extend_from_bytes(bytes: &[u8], ids: &mut Vec<Self>) {
-        ids.extend(bytes.chunks_exact(4).map(|b| Self::from_le_bytes([b[0], b[1], b[2], b[3]])));
-    }
+#[inline(always)]
+fn split(word: u128) -> Key {
+    [word as u64, (word >> 64) as u64]
+}
+
+#[inline(always)]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a ^ 0x9E37_79B9_7F4A_7C15) * u128::from(b ^ 0xD6E8_FEB8_6659_FD93);
+    product as u64 ^ (product >> 64) as u64
 }
 
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(32))]
 struct Slot<T: Id> {
-    /// The word's bytes, zero padded, its length in the last byte; all zero when free.
-    key: [u64; 2],
-    ids: T::Inline,
-    count: T,
+    key: Key,
+    ids: T::Packed,
 }
 
-pub struct WordCache<T: Id> {
-    slots: Vec<Slot<T>>,
-    free: usize,
-    long: HashMap<Box<[u8]>, Box<[T]>>,
-    long_limit: usize,
+#[derive(Clone, Copy, Default)]
+#[repr(C, align(64))]
+struct Bucket<T: Id>([Slot<T>; 2]);
+
+/// Short words.
+pub struct ShortCache<T: Id> {
+    buckets: Vec<Bucket<T>>,
+    /// Words that may still be added.
+    room: usize,
 }
 
-/// A short word as a key.
-#[inline]
-pub fn key_of(word: &[u8]) -> [u64; 2] {
-    let mut bytes = [0u8; 16];
-    bytes[..word.len()].copy_from_slice(word);
-    bytes[15] = word.len() as u8;
-    let key = u128::from_le_bytes(bytes);
-    [key as u64, (key >> 64) as u64]
-}
-
-#[inline]
-fn hash(key: [u64; 2]) -> u64 {
-    let mixed = (key[0] ^ key[1].rotate_left(29)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (mixed ^ key[1]).wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 20
-}
-
-impl<T: Id> WordCache<T> {
-    /// A cache of `2^bits` short words; 32 bytes each.
+impl<T: Id> ShortCache<T> {
+    /// Room for `2^bits` words, 32 bytes each; a quarter stays free so that a search ends soon.
     pub fn new(bits: u32) -> Self {
-        let num_slots = 1usize << bits;
-        // one slot in four stays free so that a search ends soon
-        Self {
-            slots: vec![Slot::default(); num_slots],
-            free: num_slots / 4 * 3,
-            long: HashMap::new(),
-            long_limit: num_slots / 16,
-        }
+        Self { buckets: vec![Bucket::default(); 1 << (bits - 1)], room: 3 << (bits - 2) }
     }
 
-    /// Ids of a short word.
-    #[inline]
-    pub fn get(&self, key: [u64; 2]) -> Option<&[T]> {
-        let mask = self.slots.len() - 1;
-        let mut at = hash(key) as usize & mask;
-        loop {
-            let slot = &self.slots[at];
-            if slot.key == key {
-                return Some(&slot.ids.as_ref()[..slot.count.to_u32() as usize]);
+    #[inline(always)]
+    pub fn bucket_of(&self, key: Key) -> usize {
+        fold(key[0], key[1]) as usize & (self.buckets.len() - 1)
+    }
+
+    #[inline(always)]
+    pub fn prefetch(&self, bucket: usize) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch cannot fault, and the address is inside the table.
+        unsafe {
+            use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(&self.buckets[bucket]).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = bucket;
+    }
+
+    /// The packed ids of a word that is in the very bucket it belongs to.
+    #[inline(always)]
+    pub fn get(&self, bucket: usize, key: Key) -> Option<&T::Packed> {
+        let [first, second] = &self.buckets[bucket].0;
+        let slot = if first.key == key { first } else { second };
+        (slot.key == key).then_some(&slot.ids)
+    }
+
+    /// The same, also in the buckets behind.
+    pub fn find(&self, bucket: usize, key: Key) -> Option<&[T]> {
+        let mask = self.buckets.len() - 1;
+        for probe in 0..MAX_PROBES {
+            for slot in &self.buckets[(bucket + probe) & mask].0 {
+                if slot.key == key {
+                    return Some(unpack(&slot.ids));
+                }
+                if slot.key[1] == 0 {
+                    return None;
+                }
             }
-            if slot.key[1] == 0 {
+        }
+        None
+    }
+
+    /// Keeps a word that `find` did not find; false if there is no place for it.
+    pub fn insert(&mut self, bucket: usize, key: Key, ids: &[T]) -> bool {
+        if self.room == 0 || ids.len() >= T::PACKED {
+            return false;
+        }
+        let mask = self.buckets.len() - 1;
+        let mut near = (0..MAX_PROBES).map(|probe| (bucket + probe) & mask);
+        let free = near.find_map(|at| Some((at, self.buckets[at].0.iter().position(|slot| slot.key[1] == 0)?)));
+        let Some((at, place)) = free else { return false };
+        let slot = &mut self.buckets[at].0[place];
+        slot.key = key;
+        slot.ids.as_mut()[..ids.len()].copy_from_slice(ids);
+        slot.ids.as_mut()[T::PACKED - 1] = T::from_u32(ids.len() as u32);
+        self.room -= 1;
+        true
+    }
+}
+
+/// Number of ids that are packed.
+#[inline(always)]
+pub fn count_of<T: Id>(ids: &T::Packed) -> usize {
+    ids.as_ref()[T::PACKED - 1].to_u32() as usize
+}
+
+fn unpack<T: Id>(ids: &T::Packed) -> &[T] {
+    &ids.as_ref()[..count_of::<T>(ids)]
+}
+
+/// Any other words, by their bytes.
+pub struct LongCache<T: Id> {
+    entries: Vec<Entry>,
+    room: usize,
+    bytes: Vec<u8>,
+    ids: Vec<T>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    hash: u32,
+    /// Where bytes and ids start; a length of zero marks a free entry.
+    bytes: u32,
+    ids: u32,
+    len: u16,
+    count: u16,
+}
+
+impl<T: Id> LongCache<T> {
+    /// Room for half of `2^bits` words, 16 bytes each and what they hold.
+    pub fn new(bits: u32) -> Self {
+        Self { entries: vec![Entry::default(); 1 << bits], room: 1 << (bits - 1), bytes: Vec::new(), ids: Vec::new() }
+    }
+
+    pub fn hash(word: &[u8]) -> u64 {
+        let (words, rest) = word.as_chunks::<8>();
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        let start = fold(u64::from_le_bytes(last), word.len() as u64);
+        words.iter().fold(start, |hash, &word| fold(hash, u64::from_le_bytes(word)))
+    }
+
+    pub fn find(&self, hash: u64, word: &[u8]) -> Option<&[T]> {
+        let mask = self.entries.len() - 1;
+        let mut at = hash as usize & mask;
+        loop {
+            let entry = self.entries[at];
+            if entry.len == 0 {
                 return None;
             }
+            let start = entry.bytes as usize;
+            if entry.hash == (hash >> 32) as u32 && word == &self.bytes[start..start + usize::from(entry.len)] {
+                let start = entry.ids as usize;
+                return Some(&self.ids[start..start + usize::from(entry.count)]);
+            }
             at = (at + 1) & mask;
         }
     }
 
-    /// Keeps a short word that `get` did not find, if there is room for it.
-    pub fn insert(&mut self, key: [u64; 2], ids: &[T]) {
-        let mut slot = Slot { key, ids: T::Inline::default(), count: T::from_u32(ids.len() as u32) };
-        if self.free == 0 || ids.len() > slot.ids.as_ref().len() {
+    /// Keeps a word that `find` did not find, of at most 65,535 bytes, while there is room.
+    pub fn insert(&mut self, hash: u64, word: &[u8], ids: &[T]) {
+        if self.room == 0 {
             return;
         }
-        slot.ids.as_mut()[..ids.len()].copy_from_slice(ids);
-        let mask = self.slots.len() - 1;
-        let mut at = hash(key) as usize & mask;
-        while self.slots[at].key[1] != 0 {
+        let mask = self.entries.len() - 1;
+        let mut at = hash as usize & mask;
+        while self.entries[at].len != 0 {
             at = (at + 1) & mask;
         }
-        self.slots[at] = slot;
-        self.free -= 1;
+        self.entries[at] = Entry {
+            hash: (hash >> 32) as u32,
+            bytes: self.bytes.len() as u32,
+            ids: self.ids.len() as u32,
+            len: word.len() as u16,
+            count: ids.len() as u16,
+        };
+        self.bytes.extend_from_slice(word);
+        self.ids.extend_from_slice(ids);
+        self.room -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_keys_agree() {
+        let text = b"abcdefghijklmnopqrstuvwxyz";
+        for start in 0..8 {
+            let within = text[start..].first_chunk().unwrap();
+            for len in 1..=SHORT {
+                assert_eq!(key_within(within, len), key_of(&text[start..start + len]), "{len} from {start}");
+            }
+        }
     }
 
-    pub fn get_long(&self, word: &[u8]) -> Option<&[T]> {
-        self.long.get(word).map(|ids| &**ids)
+    #[test]
+    fn a_full_cache_forgets_nothing_and_takes_nothing() {
+        let mut cache = ShortCache::<u16>::new(6);
+        let words: Vec<[u8; 2]> = (0..200u8).map(|i| [b'a' + i % 26, b'a' + i / 26]).collect();
+        let kept: Vec<bool> = words
+            .iter()
+            .enumerate()
+            .map(|(i, word)| cache.insert(cache.bucket_of(key_of(word)), key_of(word), &[i as u16, 7]))
+            .collect();
+        assert!((24..=48).contains(&kept.iter().filter(|&&kept| kept).count()));
+        for (i, word) in words.iter().enumerate() {
+            let found = cache.find(cache.bucket_of(key_of(word)), key_of(word));
+            assert_eq!(found, kept[i].then_some(&[i as u16, 7][..]));
+        }
     }
 
-    pub fn insert_long(&mut self, word: &[u8], ids: &[T]) {
-        if word.len() <= LONGEST && self.long.len() < self.long_limit {
-            self.long.insert(word.into(), ids.into());
+    #[test]
+    fn long_words_are_told_apart() {
+        let mut cache = LongCache::<u16>::new(8);
+        let words: Vec<String> = (0..100).map(|i| format!("a rather long word, number {i}")).collect();
+        for (i, word) in words.iter().enumerate() {
+            cache.insert(LongCache::<u16>::hash(word.as_bytes()), word.as_bytes(), &[i as u16]);
+        }
+        for (i, word) in words.iter().enumerate() {
+            let hash = LongCache::<u16>::hash(word.as_bytes());
+            assert_eq!(cache.find(hash, word.as_bytes()), Some(&[i as u16][..]));
+            assert_eq!(cache.find(hash, b"another word of the same hash"), None);
         }
     }
 }

@@ -1,28 +1,28 @@
-//! Text to ids: split into pretokens, look each up, merge the ones not seen before.
+//! Text to ids: split into words, look each up, merge the ones not seen before.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::cache::{key_of, Id, WordCache, SHORT};
+use super::id::Id;
 use super::merge::Merges;
 use super::vocab::Vocab;
+use super::words::{Words, BATCH};
 use crate::error::Result;
+use crate::text::blocks::{Blocks, BLOCK};
 use crate::text::pattern::Splitter;
-
-const CACHE_BITS: u32 = 20;
 
 /// What all threads share: vocabulary, merges and pattern.
 pub struct Model {
     pub vocab: Vocab,
     pub splitter: Splitter,
-    merges: Merges,
-    /// Pretokens that are a token as they stand, whatever the merges say.
-    whole: HashMap<Box<[u8]>, u32>,
+    pub(super) merges: Merges,
+    whole_first: bool,
 }
 
 impl Model {
     pub fn gpt2() -> Result<Self> {
-        Ok(Self::new(Vocab::gpt2()?, Splitter::Gpt2))
+        let (vocab, pairs) = Vocab::gpt2_with_merges()?;
+        let merges = Merges::from_pairs(&vocab, &pairs);
+        Ok(Self::with_merges(vocab, merges, Splitter::Gpt2, true))
     }
 
     /// The rules of tiktoken: any two tokens whose join is a token may merge.
@@ -33,9 +33,13 @@ impl Model {
 
     /// Listed merges only; `whole_first` says whether a pretoken that is a token is left as it is.
     pub fn with_merges(vocab: Vocab, merges: Merges, splitter: Splitter, whole_first: bool) -> Self {
-        let all = vocab.by_bytes().into_iter().filter(|_| whole_first);
-        let whole = all.map(|(bytes, id)| (bytes.into(), id)).collect();
-        Self { vocab, splitter, merges, whole }
+        Self { vocab, splitter, merges, whole_first }
+    }
+
+    /// Pretokens that are a token as they stand, whatever the merges say.
+    pub(super) fn whole_tokens(&self) -> impl Iterator<Item = (u32, &[u8])> {
+        let tokens = self.vocab.tokens.iter().enumerate();
+        tokens.filter(|(_, token)| self.whole_first && !token.is_empty()).map(|(id, token)| (id as u32, &**token))
     }
 }
 
@@ -43,57 +47,47 @@ impl Model {
 pub struct Encoder<T: Id> {
     model: Arc<Model>,
     words: Words<T>,
+    borders: Vec<usize>,
 }
 
 impl<T: Id> Encoder<T> {
     pub fn new(model: Arc<Model>) -> Self {
-        Self { model, words: Words { cache: WordCache::new(CACHE_BITS), merged: Vec::new(), ids: Vec::new() } }
+        // room for a batch, what the block that ends it adds, and the end of the text
+        let borders = vec![0; BATCH + 2 * BLOCK];
+        Self { words: Words::new(&model), model, borders }
     }
 
     /// Appends the ids of `text`; special tokens in it are plain text.
     pub fn encode(&mut self, text: &str, out: &mut Vec<T>) -> Result<()> {
-        let Self { model, words } = self;
-        model.splitter.for_each(text, |word| words.encode(model, word, out))
-    }
-}
-
-/// Words already seen, and room to work.
-struct Words<T: Id> {
-    cache: WordCache<T>,
-    merged: Vec<u32>,
-    ids: Vec<T>,
-}
-
-impl<T: Id> Words<T> {
-    #[inline]
-    fn encode(&mut self, model: &Model, word: &[u8], out: &mut Vec<T>) {
-        if word.len() <= SHORT {
-            let key = key_of(word);
-            if let Some(ids) = self.cache.get(key) {
-                out.extend_from_slice(ids);
-                return;
+        let Self { model, words, .. } = self;
+        match &model.splitter {
+            Splitter::Gpt2 => {
+                self.encode_blocks(text, out);
+                Ok(())
             }
-            self.merge(model, word);
-            self.cache.insert(key, &self.ids);
-        } else {
-            if let Some(ids) = self.cache.get_long(word) {
-                out.extend_from_slice(ids);
-                return;
-            }
-            self.merge(model, word);
-            self.cache.insert_long(word, &self.ids);
+            Splitter::Regex(regex) => regex.for_each(text, |word| words.encode_rare(model, word, out)),
         }
-        out.extend_from_slice(&self.ids);
     }
 
-    /// Leaves the ids of `word` in `self.ids`.
-    fn merge(&mut self, model: &Model, word: &[u8]) {
-        self.ids.clear();
-        if let Some(&id) = model.whole.get(word) {
-            self.ids.push(T::from_u32(id));
-            return;
+    fn encode_blocks(&mut self, text: &str, out: &mut Vec<T>) {
+        let Self { model, words, borders } = self;
+        let mut blocks = Blocks::new(text);
+        let mut count = 0;
+        while !blocks.is_done() {
+            while count < BATCH && !blocks.is_done() {
+                if let Some(place) = borders[count..].first_chunk_mut() {
+                    count += blocks.next(place);
+                }
+            }
+            if blocks.is_done() {
+                borders[count] = text.len();
+                words.encode_all(model, text.as_bytes(), &borders[..=count], out);
+            } else {
+                // where the last word ends is not known yet
+                words.encode_all(model, text.as_bytes(), &borders[..count], out);
+                borders[0] = borders[count - 1];
+                count = 1;
+            }
         }
-        model.merges.encode(word, &mut self.merged);
-        self.ids.extend(self.merged.iter().map(|&id| T::from_u32(id)));
     }
 }

@@ -1,8 +1,11 @@
-//! Byte-pair encoding: the vocabulary, the merge loop, the word cache and the encoder that joins them.
+//! Byte-pair encoding: vocabularies, merges, the word caches, and the encoder that joins them.
 
 pub mod batch;
-pub mod cache;
+mod cache;
 pub mod encoder;
+pub mod id;
 pub mod merge;
+mod pairs;
 pub mod tokenizer_json;
 pub mod vocab;
+mod words;

@@ -135,5 +135,5 @@ fn merges_of(merges: &Value, vocab: &Vocab) -> Result<Merges> {
     if pairs.windows(2).any(|pair| pair[0].2 >= pair[1].2) {
         return Err(Error::value("the merges are not in the order of the ids they make, which is not supported"));
     }
-    Ok(Merges::from_pairs(vocab, pairs))
+    Ok(Merges::from_pairs(vocab, &pairs))
 }

@@ -5,12 +5,11 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
+use super::merge::Pair;
 use crate::error::{Error, Result};
 
 /// OpenAI's published GPT-2 merges.
 const GPT2_MERGES: &str = include_str!("../../assets/gpt2/vocab.bpe");
-/// Digest of the same vocabulary in tiktoken's form, the one tiktoken itself checks.
-const GPT2_SHA256: &str = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930";
 
 /// The tokens of an encoding. A token's id is its merge rank.
 pub struct Vocab {
@@ -25,19 +24,31 @@ pub struct Vocab {
 
 impl Vocab {
     pub fn gpt2() -> Result<Self> {
+        Ok(Self::gpt2_with_merges()?.0)
+    }
+
+    /// GPT-2 and its merges as published.
+    pub fn gpt2_with_merges() -> Result<(Self, Vec<Pair>)> {
         let byte_of = printable_alphabet();
-        let mut order: Vec<(char, u8)> = byte_of.iter().map(|(&c, &b)| (c, b)).collect();
         // the printable bytes come first, then the others in the order of their stand-ins
-        order.sort_by_key(|&(c, b)| (c as u32 >= 256, if c as u32 >= 256 { c as u32 } else { u32::from(b) }));
-        let mut tokens: Vec<Box<[u8]>> = order.iter().map(|&(_, b)| Box::from([b])).collect();
+        let mut alphabet: Vec<(char, u8)> = byte_of.iter().map(|(&c, &byte)| (c, byte)).collect();
+        alphabet.sort_unstable();
+        let mut tokens: Vec<Box<[u8]>> = alphabet.iter().map(|&(_, byte)| Box::from([byte])).collect();
+        let mut id_of: HashMap<Box<[u8]>, u32> = (0..).zip(&tokens).map(|(id, token)| (token.clone(), id)).collect();
+        let mut pairs = Vec::new();
         for line in GPT2_MERGES.lines().skip(1).filter(|line| !line.is_empty()) {
-            let joined = line.chars().filter(|&c| c != ' ').map(|c| byte_of.get(&c).copied());
-            let token: Option<Box<[u8]>> = joined.collect();
-            tokens.push(token.ok_or_else(|| Error::value(format!("vocab.bpe: bad merge {line:?}")))?);
+            let bad = || Error::value(format!("vocab.bpe: bad merge {line:?}"));
+            let (left, right) = line.split_once(' ').ok_or_else(bad)?;
+            let spell = |half: &str| half.chars().map(|c| byte_of.get(&c).copied()).collect::<Option<Vec<u8>>>();
+            let (left, right) = spell(left).zip(spell(right)).ok_or_else(bad)?;
+            let ids = id_of.get(&left[..]).copied().zip(id_of.get(&right[..]).copied());
+            let (left_id, right_id) = ids.ok_or_else(bad)?;
+            let (token, id) = ([left, right].concat().into_boxed_slice(), tokens.len() as u32);
+            pairs.push((left_id, right_id, id));
+            id_of.insert(token.clone(), id);
+            tokens.push(token);
         }
-        let vocab = Self::new("gpt2", tokens, 50_256);
-        debug_assert_eq!(hex(&vocab.sha256), GPT2_SHA256);
-        Ok(vocab)
+        Ok((Self::new("gpt2", tokens, 50_256), pairs))
     }
 
     /// Reads tiktoken's form: one `base64 rank` line a token.
@@ -82,6 +93,31 @@ impl Vocab {
         Ok(self)
     }
 
+    /// The tokens of single bytes.
+    pub fn byte_ids(&self) -> [u32; 256] {
+        let mut ids = [u32::MAX; 256];
+        for (id, token) in self.tokens.iter().enumerate() {
+            if let [byte] = **token {
+                ids[usize::from(byte)] = id as u32;
+            }
+        }
+        ids
+    }
+
+    /// The two parts that each token of several bytes is made of, found by merging its bytes with the
+    /// tokens of lower rank; a token that does not come out of two parts can only be looked up whole.
+    pub fn pairs(&self) -> Vec<Pair> {
+        let id_of = self.by_bytes();
+        let mut pairs = Vec::new();
+        for (&token, &id) in id_of.iter().filter(|(token, _)| token.len() > 1) {
+            if let [left, right] = parts_below(token, id, &id_of)[..] {
+                pairs.push((id_of[left], id_of[right], id));
+            }
+        }
+        pairs.sort_unstable_by_key(|&(_, _, id)| id);
+        pairs
+    }
+
     /// Number of ids, the end-of-text token included.
     pub fn size(&self) -> usize {
         self.tokens.len().max(self.eot as usize + 1)
@@ -103,6 +139,19 @@ impl Vocab {
             }
         }
         Ok(out)
+    }
+}
+
+/// Merges the bytes of `token` as far as tokens of lower rank than `id` go.
+fn parts_below<'t>(token: &'t [u8], id: u32, id_of: &HashMap<&[u8], u32>) -> Vec<&'t [u8]> {
+    let mut borders: Vec<usize> = (0..=token.len()).collect();
+    loop {
+        let joins = borders.windows(3).enumerate();
+        let lowest = joins.filter_map(|(at, w)| Some((*id_of.get(&token[w[0]..w[2]])?, at))).min();
+        match lowest {
+            Some((rank, at)) if rank < id => borders.remove(at + 1),
+            _ => return borders.windows(2).map(|w| &token[w[0]..w[1]]).collect(),
+        };
     }
 }
 
@@ -154,12 +203,21 @@ fn base64_decode(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
+    /// Digest of the same vocabulary in tiktoken's form, the one tiktoken itself checks.
+    const GPT2_SHA256: &str = "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930";
+
     #[test]
     fn gpt2_is_the_vocabulary_tiktoken_checks() {
         let vocab = Vocab::gpt2().unwrap();
         assert_eq!(vocab.size(), 50_257);
         assert_eq!(hex(&vocab.sha256), GPT2_SHA256);
         assert_eq!(&*vocab.tokens[31373], b"hello");
+    }
+
+    #[test]
+    fn merges_are_found_again() {
+        let (vocab, pairs) = Vocab::gpt2_with_merges().unwrap();
+        assert_eq!(vocab.pairs(), pairs);
     }
 
     #[test]

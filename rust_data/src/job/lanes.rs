@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::sink::Encoded;
-use crate::bpe::cache::Id;
+use crate::bpe::id::Id;
 use crate::corpus::Rows;
 use crate::error::{Error, Result};
 

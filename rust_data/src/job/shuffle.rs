@@ -12,7 +12,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::splits::SplitWriter;
-use crate::bpe::cache::Id;
+use crate::bpe::id::Id;
 use crate::error::{Error, Result};
 
 const MAX_BUCKETS: u64 = 256;

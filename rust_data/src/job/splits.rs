@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::bpe::cache::Id;
 use crate::bpe::encoder::Model;
+use crate::bpe::id::Id;
 use crate::error::Result;
 use crate::shards::manifest::Splits;
 use crate::shards::writer::ShardWriter;

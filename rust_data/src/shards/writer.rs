@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 use super::header::{Header, HEADER_BYTES};
 use super::manifest::{rename, ShardInfo};
-use crate::bpe::cache::Id;
+use crate::bpe::id::Id;
 use crate::bpe::vocab::{hex, Vocab};
 use crate::error::{Error, Result};
 

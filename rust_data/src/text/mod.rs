@@ -1,6 +1,8 @@
 //! Unicode character classes and the split of text into pretokens.
 
+pub mod blocks;
 pub mod classes;
+mod masks;
 pub mod pattern;
 mod ranges;
 pub mod scalar;

@@ -56,10 +56,10 @@ pub fn pretoken_end(text: &str, start: usize) -> usize {
 }
 
 /// Where each pretoken of `text` starts, appended to `starts`.
-pub fn split(text: &str, starts: &mut Vec<u32>) {
+pub fn split(text: &str, starts: &mut Vec<usize>) {
     let mut at = 0;
     while at < text.len() {
-        starts.push(at as u32);
+        starts.push(at);
         at = pretoken_end(text, at);
     }
 }

@@ -1,0 +1,69 @@
+//! The two widths of ids.
+
+/// An id as it is stored in shards: `u16` where the vocabulary fits it, else `u32`.
+pub trait Id: Copy + Default + Ord + Send + Sync + 'static {
+    /// 16 bytes of ids, the last of which is a count of the others that are in use.
+    type Packed: Copy + Default + AsRef<[Self]> + AsMut<[Self]> + Send + Sync;
+    /// Ids in `Packed`, the count included.
+    const PACKED: usize;
+    /// Stands for "none"; no token has this id.
+    const NONE: Self;
+
+    fn from_u32(id: u32) -> Self;
+    fn to_u32(self) -> u32;
+    /// Appends `ids` in little-endian order.
+    fn extend_bytes(ids: &[Self], bytes: &mut Vec<u8>);
+    /// The reverse; bytes that do not fill an id are left out.
+    fn extend_from_bytes(bytes: &[u8], ids: &mut Vec<Self>);
+}
+
+macro_rules! impl_id {
+    ($int:ty, $packed:literal) => {
+        impl Id for $int {
+            type Packed = [$int; $packed];
+            const PACKED: usize = $packed;
+            const NONE: Self = <$int>::MAX;
+
+            #[inline]
+            fn from_u32(id: u32) -> Self {
+                id as $int
+            }
+
+            #[inline]
+            fn to_u32(self) -> u32 {
+                u32::from(self)
+            }
+
+            fn extend_bytes(ids: &[Self], bytes: &mut Vec<u8>) {
+                let start = bytes.len();
+                bytes.resize(start + size_of_val(ids), 0);
+                for (id, place) in ids.iter().zip(bytes[start..].chunks_exact_mut(size_of::<Self>())) {
+                    place.copy_from_slice(&id.to_le_bytes());
+                }
+            }
+
+            fn extend_from_bytes(bytes: &[u8], ids: &mut Vec<Self>) {
+                let (whole, _) = bytes.as_chunks();
+                ids.extend(whole.iter().map(|&id| Self::from_le_bytes(id)));
+            }
+        }
+    };
+}
+
+impl_id!(u16, 8);
+impl_id!(u32, 4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_round_trip() {
+        let ids = [0u16, 1, 256, 50_256, 65_535];
+        let (mut bytes, mut back) = (Vec::new(), Vec::new());
+        u16::extend_bytes(&ids, &mut bytes);
+        assert_eq!(bytes[..6], [0, 0, 1, 0, 0, 1]);
+        u16::extend_from_bytes(&bytes, &mut back);
+        assert_eq!(back, ids);
+    }
+}

@@ -1,0 +1,201 @@
+//! The table of mergeable pairs, small enough for the L2 cache, and the merge loop on it.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::id::Id;
+use super::merge::Pair;
+
+/// For each token its two halves, and a way from the halves to the token. `I` is wide enough for all ids
+/// and `I::NONE`.
+pub struct PairTable<I: Id> {
+    byte_ids: [I; 256],
+    /// The token of two bytes, at 256 * first + second.
+    byte_pairs: Vec<I>,
+    /// Open addressing: tokens, at places given by their halves.
+    slots: Vec<I>,
+    halves: Vec<[I; 2]>,
+}
+
+impl<I: Id> PairTable<I> {
+    /// `byte_ids` are the tokens of single bytes; a token may be made by one pair only.
+    pub fn new(byte_ids: &[u32; 256], pairs: &[Pair], num_tokens: usize) -> Self {
+        let num_slots = (2 * pairs.len() + 1).next_power_of_two();
+        let mut table = Self {
+            byte_ids: byte_ids.map(I::from_u32),
+            byte_pairs: vec![I::NONE; 1 << 16],
+            slots: vec![I::NONE; num_slots],
+            halves: vec![[I::NONE; 2]; num_tokens],
+        };
+        for &(left, right, token) in pairs {
+            let (left, right) = (I::from_u32(left), I::from_u32(right));
+            let mut slot = table.slot_of(left, right);
+            while table.slots[slot] != I::NONE {
+                slot = (slot + 1) & (num_slots - 1);
+            }
+            table.slots[slot] = I::from_u32(token);
+            table.halves[token as usize] = [left, right];
+        }
+        for first in 0..256 {
+            for second in 0..256 {
+                table.byte_pairs[256 * first + second] = table.join(table.byte_ids[first], table.byte_ids[second]);
+            }
+        }
+        table
+    }
+
+    #[inline]
+    fn slot_of(&self, left: I, right: I) -> usize {
+        let key = u64::from(left.to_u32()) << 32 | u64::from(right.to_u32());
+        (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize & (self.slots.len() - 1)
+    }
+
+    /// The token that `left` and `right` make, or `NONE`.
+    #[inline]
+    fn join(&self, left: I, right: I) -> I {
+        let mut slot = self.slot_of(left, right);
+        loop {
+            let token = self.slots[slot];
+            if token == I::NONE || self.halves[token.to_u32() as usize] == [left, right] {
+                return token;
+            }
+            slot = (slot + 1) & (self.slots.len() - 1);
+        }
+    }
+
+    /// Appends the tokens of a piece of text to `ids`.
+    pub fn encode<T: Id>(&self, piece: &[u8], ids: &mut Vec<T>) {
+        match piece.len() {
+            0..=16 => self.merge_by_scan::<16, T>(piece, ids),
+            17..=64 => self.merge_by_scan::<64, T>(piece, ids),
+            _ => self.merge_by_heap(piece, ids),
+        }
+    }
+
+    /// For pieces of at most `N` bytes, `N` a power of two up to 64: looks at all pairs in each round.
+    fn merge_by_scan<const N: usize, T: Id>(&self, piece: &[u8], ids: &mut Vec<T>) {
+        const NEVER: i32 = i32::MAX;
+        let bits = N.trailing_zeros();
+        // the order of merges: rank first, then place; signed, because that has a fast minimum everywhere
+        let order = |token: I, place: usize| match token == I::NONE {
+            true => NEVER,
+            false => (token.to_u32() << bits) as i32 | place as i32,
+        };
+        let mut parts = [I::NONE; N];
+        let mut merges = [NEVER; N];
+        for (part, &byte) in parts.iter_mut().zip(piece) {
+            *part = self.byte_ids[usize::from(byte)];
+        }
+        for (place, pair) in piece.windows(2).enumerate() {
+            merges[place] = order(self.byte_pairs[256 * usize::from(pair[0]) + usize::from(pair[1])], place);
+        }
+        // a set bit is a place where a part starts
+        let mut alive = u64::MAX >> (64 - piece.len().max(1));
+        loop {
+            let first = merges.iter().copied().fold(NEVER, i32::min);
+            if first == NEVER {
+                break;
+            }
+            let (place, token) = (first as usize & (N - 1), I::from_u32(first as u32 >> bits));
+            let behind = alive & (!1 << place);
+            let gone = behind.trailing_zeros() as usize;
+            alive &= !(1 << gone);
+            parts[place] = token;
+            merges[gone] = NEVER;
+            let next = behind & (behind - 1);
+            merges[place] = match next {
+                0 => NEVER,
+                _ => order(self.join(token, parts[next.trailing_zeros() as usize & (N - 1)]), place),
+            };
+            let before = alive & ((1 << place) - 1);
+            if before != 0 {
+                let previous = 63 - before.leading_zeros() as usize;
+                merges[previous] = order(self.join(parts[previous & (N - 1)], token), previous);
+            }
+        }
+        for (place, part) in parts.iter().enumerate().take(piece.len()) {
+            if alive >> place & 1 == 1 {
+                ids.push(T::from_u32(part.to_u32()));
+            }
+        }
+    }
+
+    /// For long pieces: a heap of candidate merges, O(n log n).
+    fn merge_by_heap<T: Id>(&self, piece: &[u8], ids: &mut Vec<T>) {
+        let n = piece.len() as u32;
+        let mut parts: Vec<I> = piece.iter().map(|&byte| self.byte_ids[usize::from(byte)]).collect();
+        // a doubly linked list over the places that are still alive; n ends it
+        let mut next: Vec<u32> = (1..=n).collect();
+        let mut previous: Vec<u32> = (0..n).map(|place| place.checked_sub(1).unwrap_or(n)).collect();
+        let candidate = |parts: &[I], left: u32, right: u32| {
+            let pair = (parts[left as usize], parts[right as usize]);
+            let token = self.join(pair.0, pair.1);
+            (token != I::NONE).then_some(Reverse((token, left, pair.0, pair.1)))
+        };
+        let mut heap: BinaryHeap<_> = (1..n).filter_map(|place| candidate(&parts, place - 1, place)).collect();
+        while let Some(Reverse((token, place, left, right))) = heap.pop() {
+            let at = place as usize;
+            // an entry is stale once either side has been merged into something else
+            if parts[at] != left || next[at] == n || parts[next[at] as usize] != right {
+                continue;
+            }
+            let gone = next[at] as usize;
+            parts[at] = token;
+            parts[gone] = I::NONE;
+            next[at] = next[gone];
+            if next[at] < n {
+                previous[next[at] as usize] = place;
+                heap.extend(candidate(&parts, place, next[at]));
+            }
+            if previous[at] < n {
+                heap.extend(candidate(&parts, previous[at], place));
+            }
+        }
+        ids.extend(parts.iter().filter(|&&part| part != I::NONE).map(|part| T::from_u32(part.to_u32())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::vocab::Vocab;
+    use super::*;
+
+    /// The definition, without any table.
+    fn naive(vocab: &Vocab, piece: &[u8]) -> Vec<u32> {
+        let by_bytes = vocab.by_bytes();
+        let mut parts: Vec<Vec<u8>> = piece.iter().map(|&byte| vec![byte]).collect();
+        loop {
+            let joins = parts.windows(2).enumerate();
+            let lowest = joins.filter_map(|(at, pair)| Some((*by_bytes.get(&pair.concat()[..])?, at))).min();
+            let Some((_, at)) = lowest else { break };
+            let right = parts.remove(at + 1);
+            parts[at].extend(right);
+        }
+        parts.iter().map(|part| by_bytes[&part[..]]).collect()
+    }
+
+    #[test]
+    fn all_forms_follow_the_definition() {
+        let vocab = Vocab::gpt2().unwrap();
+        let (byte_ids, pairs) = (vocab.byte_ids(), vocab.pairs());
+        let narrow = PairTable::<u16>::new(&byte_ids, &pairs, vocab.size());
+        let wide = PairTable::<u32>::new(&byte_ids, &pairs, vocab.size());
+        let mut state = 1u64;
+        for round in 0..600 {
+            let len = 1 + round % 64;
+            let piece: Vec<u8> = (0..len)
+                .map(|_| {
+                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    b"aaaaeeetthinosr  \xe3\x81\x82\xff"[(state >> 33) as usize % 21]
+                })
+                .collect();
+            let expected = naive(&vocab, &piece);
+            let mut found: [Vec<u32>; 4] = Default::default();
+            narrow.merge_by_scan::<64, _>(&piece, &mut found[0]);
+            narrow.merge_by_heap(&piece, &mut found[1]);
+            wide.encode(&piece, &mut found[2]);
+            narrow.encode(&piece, &mut found[3]);
+            assert!(found.iter().all(|ids| *ids == expected), "{piece:?}: {found:?}, expected {expected:?}");
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The GPT-2 pattern on 64 bytes at a time: masks of character classes, and from them, by shifts, the
+//! bits where pretokens start.
+//!
+//! A start is the first character of a run of one class, unless a space precedes it and is taken along;
+//! in white space also the last character before something else, which the word behind may take. The
+//! contractions move starts by a few bytes and are handled one by one.
+
+use super::classes::{class_of, Class};
+use super::masks::masks_of;
+use super::scalar::contraction_len;
+
+/// Most starts that one block can have.
+pub const BLOCK: usize = 64;
+
+pub struct Blocks<'t> {
+    text: &'t str,
+    /// Where the next block begins.
+    at: usize,
+    carry: Carry,
+}
+
+/// What a block has to know of the ones before it.
+#[derive(Default)]
+struct Carry {
+    /// Classes of the last byte, as bit 0.
+    letter: u64,
+    number: u64,
+    other: u64,
+    white: u64,
+    space: u64,
+    /// The character that reaches into this block: its bytes here and its class.
+    rest: Option<(u32, Class)>,
+    /// Starts that a contraction has put into, or taken out of, this block.
+    set: u64,
+    clear: u64,
+}
+
+/// The bytes of a block by class.
+#[derive(Default)]
+struct Kinds {
+    letters: u64,
+    numbers: u64,
+    white: u64,
+    /// Bytes of multi-byte white space: the first, and the others.
+    wide_first: u64,
+    wide_rest: u64,
+}
+
+impl Kinds {
+    fn add(&mut self, class: Class, bytes: u64) {
+        match class {
+            Class::Letter => self.letters |= bytes,
+            Class::Number => self.numbers |= bytes,
+            Class::Space => self.white |= bytes,
+            Class::Other => {}
+        }
+    }
+}
+
+impl<'t> Blocks<'t> {
+    pub fn new(text: &'t str) -> Self {
+        Self { text, at: 0, carry: Carry::default() }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.at >= self.text.len()
+    }
+
+    /// Writes where pretokens start in the next block and returns how many.
+    #[inline(always)]
+    pub fn next(&mut self, starts: &mut [usize; BLOCK]) -> usize {
+        let base = self.at;
+        let mut bits = self.next_bits();
+        let count = bits.count_ones() as usize;
+        // eight at a time without a branch each; what is written beyond `count` is garbage
+        for eight in starts.chunks_exact_mut(8) {
+            if bits == 0 {
+                break;
+            }
+            for start in eight {
+                *start = base + bits.trailing_zeros() as usize;
+                bits &= bits.wrapping_sub(1);
+            }
+        }
+        count
+    }
+
+    #[inline(always)]
+    fn next_bits(&mut self) -> u64 {
+        let bytes = self.text.as_bytes();
+        let base = self.at;
+        let left = bytes.len() - base;
+        self.at += BLOCK;
+        match bytes[base..].first_chunk() {
+            Some(block) => self.bits_of(base, block, !0, left),
+            None => {
+                let mut padded = [0; BLOCK];
+                padded[..left].copy_from_slice(&bytes[base..]);
+                self.bits_of(base, &padded, (1 << left) - 1, left)
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn bits_of(&mut self, base: usize, block: &[u8; BLOCK], valid: u64, left: usize) -> u64 {
+        let masks = masks_of(block);
+        let mut kinds =
+            Kinds { letters: masks.letters, numbers: masks.numbers, white: masks.white, ..Kinds::default() };
+        if masks.high != 0 {
+            self.add_wide(base, masks.high, &mut kinds);
+        }
+        let Kinds { letters, numbers, white, .. } = kinds;
+        let others = !(letters | numbers | white) & valid;
+        let carry = &self.carry;
+        let begins = |kind: u64, last: u64| kind & !(kind << 1 | last);
+        let words = begins(letters, carry.letter) | begins(numbers, carry.number) | begins(others, carry.other);
+        let mut starts = words & !(masks.spaces << 1 | carry.space);
+        // the end of the text counts as white space: a run up to it stays whole
+        let white_next = if left > BLOCK {
+            white >> 1 | u64::from(self.is_white_at(base + BLOCK)) << 63
+        } else {
+            white >> 1 | 1 << (left - 1)
+        };
+        starts |= begins(white, carry.white) | white & !white_next;
+        if kinds.wide_first | kinds.wide_rest != 0 {
+            starts = self.wide_white_starts(base, &kinds, starts);
+        }
+        starts = starts & !carry.clear | carry.set;
+        (self.carry.set, self.carry.clear) = (0, 0);
+        let contractions = masks.apostrophes & starts;
+        if contractions != 0 {
+            starts = self.cut_contractions(base, contractions, masks.apostrophes, starts);
+        }
+        self.carry.letter = letters >> 63;
+        self.carry.number = numbers >> 63;
+        self.carry.other = others >> 63;
+        self.carry.white = white >> 63;
+        self.carry.space = masks.spaces >> 63;
+        starts & valid
+    }
+
+    /// Class and length of the character at `at`, which must be a character border.
+    #[inline]
+    fn wide_char(&self, at: usize) -> (Class, u32) {
+        let bytes = &self.text.as_bytes()[at..];
+        let tail = |i: usize| u32::from(bytes.get(i).copied().unwrap_or(0)) & 0x3F;
+        let first = u32::from(bytes[0]);
+        let (c, len) = match first {
+            0..0x80 => (first, 1),
+            0x80..0xE0 => ((first & 0x1F) << 6 | tail(1), 2),
+            0xE0..0xF0 => ((first & 0x0F) << 12 | tail(1) << 6 | tail(2), 3),
+            _ => ((first & 0x07) << 18 | tail(1) << 12 | tail(2) << 6 | tail(3), 4),
+        };
+        (class_of(c), len)
+    }
+
+    /// Sorts the bytes of multi-byte characters into `kinds`.
+    fn add_wide(&mut self, base: usize, mut high: u64, kinds: &mut Kinds) {
+        if let Some((len, class)) = self.carry.rest.take() {
+            let bytes = (1 << len) - 1;
+            kinds.add(class, bytes);
+            if class == Class::Space {
+                kinds.wide_rest |= bytes;
+            }
+            high &= !bytes;
+        }
+        while high != 0 {
+            let place = high.trailing_zeros();
+            let (class, len) = self.wide_char(base + place as usize);
+            let bytes = ((1 << len) - 1) << place;
+            kinds.add(class, bytes);
+            if class == Class::Space {
+                kinds.wide_first |= 1 << place;
+                kinds.wide_rest |= bytes & !(1 << place);
+            }
+            high &= !bytes;
+            if place + len > BLOCK as u32 {
+                self.carry.rest = Some((place + len - BLOCK as u32, class));
+            }
+        }
+    }
+
+    /// Whether the character at or around `at`, the start of the next block, is white space.
+    #[inline]
+    fn is_white_at(&self, at: usize) -> bool {
+        match self.carry.rest {
+            Some((_, class)) => class == Class::Space,
+            None => self.wide_char(at).0 == Class::Space,
+        }
+    }
+
+    /// In multi-byte white space only the first byte can be a start: of a run, or of its last character.
+    fn wide_white_starts(&self, base: usize, kinds: &Kinds, mut starts: u64) -> u64 {
+        starts &= !kinds.wide_rest;
+        let mut wide = kinds.wide_first;
+        while wide != 0 {
+            let place = wide.trailing_zeros();
+            wide &= wide - 1;
+            let next = base + place as usize + self.wide_char(base + place as usize).1 as usize;
+            if next < self.text.len() && self.wide_char(next).0 != Class::Space {
+                starts |= 1 << place;
+            }
+        }
+        starts
+    }
+
+    /// A pretoken that starts with an apostrophe may be a contraction, which ends before its run does.
+    fn cut_contractions(&mut self, base: usize, mut open: u64, apostrophes: u64, mut starts: u64) -> u64 {
+        let bytes = self.text.as_bytes();
+        while open != 0 {
+            let place = open.trailing_zeros() as usize;
+            open &= open - 1;
+            let len = contraction_len(&bytes[base + place..]);
+            if len == 0 {
+                continue;
+            }
+            let (first, end) = (place + 1, place + len);
+            let clear = 1u128 << first;
+            let set = if base + end < bytes.len() { 1u128 << end } else { 0 };
+            starts = starts & !(clear as u64) | set as u64;
+            self.carry.clear |= (clear >> BLOCK) as u64;
+            self.carry.set |= (set >> BLOCK) as u64;
+            // an apostrophe right behind is a start now, whatever it was before
+            open |= apostrophes & set as u64;
+        }
+        starts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scalar;
+    use super::*;
+
+    fn starts(text: &str) -> Vec<usize> {
+        let mut all = Vec::new();
+        let mut blocks = Blocks::new(text);
+        let mut found = [0; BLOCK];
+        while !blocks.is_done() {
+            let count = blocks.next(&mut found);
+            all.extend_from_slice(&found[..count]);
+        }
+        all
+    }
+
+    fn assert_same(text: &str) {
+        let mut expected = Vec::new();
+        scalar::split(text, &mut expected);
+        assert_eq!(starts(text), expected, "{text:?}");
+    }
+
+    #[test]
+    fn agrees_with_the_scalar_form_on_random_text() {
+        let alphabet = [
+            "a", "b", "s", "t", "ll", "ve", "re", "d", "m", " ", " ", "  ", "\n", "\t", "\r\n", "'", "'", "'s", "'ll",
+            "1", "23", ".", "-", "!", "\u{a0}", "\u{2003}", "\u{3000}", "\u{85}", "é", "ß", "中", "\u{301}", "²", "½",
+            "😀", "\u{0}",
+        ];
+        let mut state = 1u64;
+        for round in 0..30_000 {
+            let text: String = (0..round % 130)
+                .map(|_| {
+                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    alphabet[(state >> 33) as usize % alphabet.len()]
+                })
+                .collect();
+            assert_same(&text);
+        }
+    }
+
+    #[test]
+    fn every_short_text_at_a_block_border() {
+        // all strings of 4 from a small alphabet, so placed that they straddle byte 64
+        let alphabet = ["x", " ", "'", "s", "l", "\n", "7", "\u{3000}", "é", "."];
+        for code in 0..10_000usize {
+            let digits = [code / 1000, code / 100 % 10, code / 10 % 10, code % 10];
+            let middle: String = digits.iter().map(|&digit| alphabet[digit]).collect();
+            for lead in [61, 62, 63] {
+                let mut text = "y".repeat(lead);
+                text.push_str(&middle);
+                assert_same(&text);
+                text.push('z');
+                assert_same(&text);
+            }
+        }
+    }
+}
