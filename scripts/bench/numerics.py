@@ -4,8 +4,8 @@
 
 For each family: the path that the planner takes, its certificate, and |y'_i - y_i| / |y_i| over the rows (median and
 maximum) of that path, of the bf16 products of the GPU kernels, and of flash attention with bf16 probabilities. Values
-are bf16 Gaussian with a mean; the outputs are compared before they are rounded to bf16. Gradients: the largest error
-of a row of dv over the largest row.
+are bf16 Gaussian with a mean; the outputs are compared before they are rounded to bf16. Gradients: the largest error of
+a row of dv over the largest row.
 """
 
 from __future__ import annotations

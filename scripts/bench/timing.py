@@ -15,6 +15,7 @@ import torch
 Run = Callable[[], object]
 MANY_ROUNDS = 200
 MIN_SECONDS = 4.0
+SAMPLE_SECONDS = 0.02
 
 
 class Timing(NamedTuple):
@@ -36,8 +37,7 @@ def time_interleaved(
     """
     now = _clock(device, clock)
     seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        run()
+    repeats = {name: _repeats(run, now) for name, run in runs.items()}
     begin = time.perf_counter()
     for i in range(MANY_ROUNDS):
         if i >= rounds and time.perf_counter() - begin > MIN_SECONDS:
@@ -45,9 +45,18 @@ def time_interleaved(
         order = list(runs.items()) if i % 2 == 0 else list(runs.items())[::-1]
         for name, run in order:
             start = now()
-            run()
-            seconds[name].append(now() - start)
+            for _ in range(repeats[name]):
+                run()
+            seconds[name].append((now() - start) / repeats[name])
     return {name: _summary(seconds[name], _peak_bytes(runs[name], device)) for name in runs}
+
+
+def _repeats(run: Run, now: Callable[[], float]) -> int:
+    """Calls in a row that fill `SAMPLE_SECONDS`: a short run is not timed with the caches that another one left."""
+    run()
+    start = now()
+    run()
+    return max(1, round(SAMPLE_SECONDS / max(now() - start, 1e-6)))
 
 
 def machine_line(device: torch.device) -> str:
