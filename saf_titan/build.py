@@ -121,13 +121,17 @@ def _optimizer(run: RunConfig) -> CircuitOptimizers.Config:
         hyper_parameters |= {"betas": (optimizer.beta1, optimizer.beta2), "eps": optimizer.eps}
     else:
         hyper_parameters |= {"momentum": optimizer.momentum}
+    implementation = optimizer.implementation
+    if optimizer.name == "SGD" and implementation == "fused":
+        # torch's fused SGD has no sharding strategy for DTensors
+        implementation = "foreach"
     first_and_last = run.circuits.layers
     return CircuitOptimizers.Config(
         name=optimizer.name,
         hyper_parameters=hyper_parameters,
         split_qk=run.scales_qk,
         qk_layers=(first_and_last[0], first_and_last[1]) if first_and_last else None,
-        implementation=optimizer.implementation,
+        implementation=implementation,
     )
 
 

@@ -15,7 +15,7 @@ from torchtitan.observability import structured_logger
 from torchtitan.tools.logging import init_logger, logger
 
 from saf_titan.build import trainer_config
-from saf_titan.config import RunConfig
+from saf_titan.config import RunConfig, check_world_size
 
 FAILURE = 1
 
@@ -27,6 +27,7 @@ def launch(run: RunConfig) -> int:
     structured_logger.init_structured_logger(source="training", output_dir=run.dump_folder, enable=False)
     trainer = None
     try:
+        check_world_size(run, int(os.environ["WORLD_SIZE"]))
         trainer = trainer_config(run).build()
         trainer.train()
         if run.report.enable and dist.get_rank() == 0 and not trainer.stopped_early:
@@ -52,11 +53,11 @@ def _write_report(run: RunConfig) -> None:
     logger.info(f"Report: {write_report(Path(run.dump_folder), heads=run.report.heads)}")
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: BaseException) -> str:
     """One line; of an error that many ranks raised, the first cause."""
     if isinstance(error, CheckpointException) and error.failures:
         rank, (cause, _) = next(iter(error.failures.items()))
-        return f"checkpoint failed on rank {rank}: {_explain(cause) if isinstance(cause, Exception) else cause}"
+        return f"checkpoint failed on rank {rank}: {_explain(cause)}"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return (
             f"no space left for {error.filename or 'the checkpoint'} ({error.strerror}); the last complete checkpoint "

@@ -36,6 +36,7 @@ class RunMetrics(MetricsProcessor):
         self._step_start: float | None = None
         self._seconds = 0.0
         self._num_steps = 0
+        self._last_step_seconds = 0.0
         # what the trainer knows and this class reports
         self.tokens_per_step = 0
         self.num_heads = 0
@@ -47,12 +48,14 @@ class RunMetrics(MetricsProcessor):
         """Start the clock of an optimizer step."""
         self._step_start = time.perf_counter()
 
-    def end_step(self) -> None:
-        """Stop the clock of an optimizer step; a step that was logged has stopped it itself."""
+    def end_step(self) -> float:
+        """Stop the clock of an optimizer step and return its seconds; a step that was logged has stopped it itself."""
         if self._step_start is not None:
-            self._seconds += time.perf_counter() - self._step_start
+            self._last_step_seconds = time.perf_counter() - self._step_start
+            self._seconds += self._last_step_seconds
             self._num_steps += 1
             self._step_start = None
+        return self._last_step_seconds
 
     def log(
         self,

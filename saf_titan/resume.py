@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch.distributed.checkpoint as dcp
@@ -17,7 +18,17 @@ from saf_titan.saf.plan import StaticPlan
 PLAN_KEY = "saf_plan"
 """Key of the serialised plan in ``Trainer.state_dict()``; absent before a freeze, as in stock torchtitan."""
 
-_CHECKPOINT_KEY = f"train_state.{PLAN_KEY}"
+STATE_KEY = "saf_state"
+"""Key of what the schedule and the selector must remember; absent where that is nothing."""
+
+
+@dataclass(frozen=True)
+class SavedFreeze:
+    """What a checkpoint knows about static heads."""
+
+    plan: StaticPlan | None = None
+    state: bytes | None = None
+    """``Freezer.state()``; None if the checkpoint has none."""
 
 
 def find_checkpoint(folder: Path, *, load_step: int = -1, initial_load_path: str | None = None) -> Path | None:
@@ -35,8 +46,8 @@ def find_checkpoint(folder: Path, *, load_step: int = -1, initial_load_path: str
     return Path(initial_load_path) if initial_load_path else None
 
 
-def read_plan(checkpoint: Path) -> StaticPlan | None:
-    """The plan in ``checkpoint``, or None if heads were not frozen yet.
+def read_freeze(checkpoint: Path) -> SavedFreeze:
+    """The plan and the state in ``checkpoint``.
 
     Needs no process group. Raises ValueError if the folder holds no complete checkpoint or a damaged plan.
     """
@@ -46,11 +57,16 @@ def read_plan(checkpoint: Path) -> StaticPlan | None:
             f"checkpoint.load_step or remove the folder"
         )
     keys = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
-    if _CHECKPOINT_KEY not in keys:
-        return None
-    state: dict[str, dict[str, bytes]] = {"train_state": {PLAN_KEY: b""}}
+    present = {key: b"" for key in (PLAN_KEY, STATE_KEY) if f"train_state.{key}" in keys}
+    if not present:
+        return SavedFreeze()
+    state = {"train_state": present}
     with warnings.catch_warnings():
-        # one process reads one key on purpose
+        # one process reads two keys on purpose
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         dcp.load(state, checkpoint_id=checkpoint, no_dist=True)
-    return StaticPlan.from_bytes(state["train_state"][PLAN_KEY], source=f"the plan in {checkpoint}")
+    loaded = state["train_state"]
+    plan = None
+    if PLAN_KEY in loaded:
+        plan = StaticPlan.from_bytes(loaded[PLAN_KEY], source=f"the plan in {checkpoint}")
+    return SavedFreeze(plan=plan, state=loaded.get(STATE_KEY))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from types import FrameType, TracebackType
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,7 +24,7 @@ class StopRequest:
         self._requested = torch.zeros(1, dtype=torch.int32)
         self._previous: dict[signal.Signals, signal._HANDLER] = {}
         # gloo, so that asking costs no device synchronisation
-        self._group = dist.new_group(backend="gloo")
+        self._group: Any = dist.new_group(backend="gloo")
 
     def __enter__(self) -> StopRequest:
         for number in _SIGNALS:
@@ -40,6 +41,12 @@ class StopRequest:
         if not self._requested.item():
             logger.warning(f"{signal.Signals(number).name}: stopping after this step, with a checkpoint")
         self._requested.fill_(1)
+
+    def maximum(self, *values: float) -> list[float]:
+        """The largest of each value over all ranks; a collective like :meth:`agreed`."""
+        largest = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._group)
+        return largest.tolist()
 
     def agreed(self) -> bool:
         """Whether any rank was asked to stop; a collective, to be called by every rank at the same step."""

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from saf_titan.config import ConfigError, help_text, load_config
+from saf_titan.config import COMMAND_LINE, ConfigError, Problem, help_text, load_config
 
 USER_ERROR = 2
 
@@ -51,7 +51,7 @@ def _split(arguments: list[str]) -> tuple[Path | None, list[str]]:
         if argument == "--config":
             value = next(remaining, None)
             if value is None:
-                raise ConfigError(["command line: --config needs the path of a TOML file"])
+                raise ConfigError([Problem(COMMAND_LINE, "--config", "", "needs the path of a TOML file")])
             path = Path(value)
         elif argument.startswith("--config="):
             path = Path(argument.removeprefix("--config="))

@@ -5,7 +5,6 @@ from __future__ import annotations
 # first: it must precede every other torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,8 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 from torchtitan.distributed.cudagraph import cudagraph_teardown, wrap_with_cuda_graph
 from torchtitan.distributed.utils import set_pg_timeouts
@@ -24,19 +23,18 @@ from torchtitan.trainer import Trainer
 from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
 from saf_titan.config import RunConfig, to_toml
 from saf_titan.data.loader import ShardLoader
-from saf_titan.layers.attention import SAFAttention
+from saf_titan.freezer import CalibrationData, Freezer, FreezeResult, freeze_schedule
 from saf_titan.metrics import RunMetrics
-from saf_titan.resume import PLAN_KEY, find_checkpoint, read_plan
-from saf_titan.saf.calibrate import calibrate
-from saf_titan.saf.calibration import Calibration
-from saf_titan.saf.install import install, zero_query_key_rows
-from saf_titan.saf.event import make_plan
-from saf_titan.saf.plan import StaticPlan
+from saf_titan.resume import PLAN_KEY, STATE_KEY, SavedFreeze, find_checkpoint, read_freeze
 from saf_titan.stop import StopRequest
+from saf_titan.time_budget import TimeBudget
+
+Batch = tuple[dict[str, Tensor], Tensor]
+"""Inputs by name and targets, as the loader yields them."""
 
 
 class SAFTrainer(Trainer):
-    """A run of ``RunConfig.training.steps`` optimizer steps in which heads may become static once.
+    """A run of ``RunConfig.training.steps`` optimizer steps in which heads may become static.
 
     The head set changes only between optimizer steps. The plan is read before the model is built and installed before
     the weights are loaded, so that a resumed run continues exactly where the uninterrupted one would be.
@@ -50,29 +48,40 @@ class SAFTrainer(Trainer):
     optimizers: CircuitOptimizers
     lr_schedulers: CircuitSchedules
     metrics_processor: RunMetrics
-    plan: StaticPlan | None
+    ntokens_seen: int
     stopped_early: bool
 
     def __init__(self, config: Config):
         self._run = config.run
         self._folder = Path(config.dump_folder)
         checkpoint = self._checkpoint_to_load(config)
-        self.plan = read_plan(checkpoint) if checkpoint is not None else None
+        self._saved = read_freeze(checkpoint) if checkpoint is not None else SavedFreeze()
         super().__init__(config)
         self.stopped_early = False
         self._started = False
         self._stop = StopRequest()
-        self._attentions = [module for module in self.model_parts[0].modules() if isinstance(module, SAFAttention)]
-        self.metrics_processor.num_heads = sum(attention.n_heads for attention in self._attentions)
+        self._budget: TimeBudget | None = None
+        self._elapsed = self._last_update_seconds = 0.0
+        self.freezer = Freezer(
+            self.model_parts[0],
+            self.optimizers.optimizers[0],
+            settings=config.run.saf,
+            schedule=freeze_schedule(config.run),
+            forward=self._forward,
+            sequence_losses=self._sequence_losses,
+            group=self._batch_group(),
+        )
+        self.metrics_processor.num_heads = self.freezer.num_heads
         self.metrics_processor.tokens_per_step = (
             config.training.local_batch_size
             * self.gradient_accumulation_steps
             * self._batch_world()[0]
             * config.training.seq_len
         )
-        if self.plan is not None:
-            self._install(self.plan)
-        elif self._run.saf.enable:
+        if self._saved.plan is not None:
+            self.freezer.restore(self._saved.plan)
+            self._heads_changed()
+        elif config.run.saf.enable:
             # too little data is better known now than half-way
             self._calibration_loader()
 
@@ -103,88 +112,83 @@ class SAFTrainer(Trainer):
             self.stopped_early = True
             self._save_checkpoint()
             return False
-        if not super().should_continue_training():
+        if self._is_done():
             self._finish()
             return False
-        if self._freeze_is_due():
-            self._freeze()
+        rate = self.freezer.rate_due(self.step)
+        if rate is not None:
+            self._freeze(rate)
         return True
 
-    def train_step(self, data_iterator: Iterator[tuple[dict[str, Tensor], Tensor]]) -> None:
-        last = self.step == self.config.training.steps
+    def train_step(self, data_iterator: Iterator[Batch]) -> None:
+        if self._budget is not None:
+            self.lr_schedulers.set_progress(self._budget.virtual_step(self._elapsed))
+        last = self.step == self.config.training.steps and self._budget is None
         self.metrics_processor.validation_phase = "final" if last else "scheduled"
         self.metrics_processor.begin_step()
         super().train_step(data_iterator)
-        self.metrics_processor.end_step()
+        self._last_update_seconds = self.metrics_processor.end_step()
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
-        if self.plan is not None:
-            state[PLAN_KEY] = self.plan.to_bytes()
+        if self.freezer.plan is not None:
+            state[PLAN_KEY] = self.freezer.plan.to_bytes()
+        # before the start torchtitan asks in order to load: then the checkpoint decides whether there is a state
+        freeze_state = self.freezer.state() if self._started else self._saved.state
+        if freeze_state is not None:
+            state[STATE_KEY] = freeze_state
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        built, saved = (self.plan.to_bytes() if self.plan is not None else None), state_dict.get(PLAN_KEY)
-        if built != saved:
+        plan = self.freezer.plan
+        if (plan.to_bytes() if plan is not None else None) != state_dict.get(PLAN_KEY):
             raise ValueError("the plan in the checkpoint is not the one the model was built with; it changed on disk")
 
     def _start(self) -> None:
         """Once, after torchtitan has loaded a checkpoint or found none."""
         # the optimizer has just loaded the checkpoint's rates and decays; the config's schedule decides
         self.lr_schedulers.apply()
+        if self._saved.state:
+            self.freezer.load_state(self._saved.state)
         kind = "resume" if self.step else "start"
         self.metrics_processor.write(kind, step=self.step, world_size=self.parallel_dims.world_size)
         if dist.get_rank() == 0:
             self._folder.mkdir(parents=True, exist_ok=True)
             (self._folder / "config.toml").write_text(to_toml(self._run), encoding="utf-8")
-        if self.plan is not None:
-            logger.info(f"Resumed with a plan made at step {self.plan.step}: {self._static_summary()}")
+        if self.freezer.plan is not None:
+            logger.info(f"Resumed with a plan made at step {self.freezer.plan.step}: {self.freezer.summary()}")
+        if self._run.saf.matched_seconds:
+            self._budget = TimeBudget(self._run.saf.matched_seconds, self.step, self.config.training.steps)
         self._started = True
+
+    def _is_done(self) -> bool:
+        if self._budget is None:
+            return super().should_continue_training() is False
+        # the slowest rank decides for all
+        self._elapsed, update = self._stop.maximum(self._budget.elapsed(), self._last_update_seconds)
+        return self._budget.is_spent(self._elapsed, update, self.step)
 
     def _finish(self) -> None:
         """Once, when the last step is done."""
+        if self._budget is not None:
+            logger.info(f"Time budget spent: {self._elapsed:.1f} s, {self.step} steps")
+            self._save_checkpoint()
         if self.config.validator.enable and self.metrics_processor.last_validated_step != self.step:
             self._validate("final")
 
-    def _freeze_is_due(self) -> bool:
-        return self._run.saf.enable and self.plan is None and self.step >= self._run.freeze_step
-
-    def _freeze(self) -> None:
-        """Calibrate, select, fit and install; weights, moments, data order and schedule go on untouched."""
-        saf = self._run.saf
-        logger.info(f"Freezing {saf.rate:.0%} of {self.metrics_processor.num_heads} heads after step {self.step}")
+    def _freeze(self, rate: float) -> None:
+        """Save and validate, freeze, validate and record; nothing of training is touched but the frozen heads."""
+        logger.info(f"Freezing {rate:.1%} of {self.freezer.num_heads} heads after step {self.step}")
         # the rows that are about to be zeroed stay in this checkpoint
         self._save_checkpoint()
         self.optimizers.zero_grad()
-        seconds = {}
-        with self._collective_timeout(saf.timeout_seconds):
+        with self._collective_timeout(self._run.saf.timeout_seconds):
             self._validate("before_freeze")
-            start = time.perf_counter()
-            calibration = self._calibrate()
-            seconds["calibrate"] = time.perf_counter() - start
-            start = time.perf_counter()
-            plan = make_plan(
-                calibration,
-                step=self.step,
-                rate=saf.rate,
-                selector=saf.selector,
-                content=saf.content,
-                max_fit_kl=saf.max_fit_kl,
-                rounding=saf.rounding,
-                max_per_layer=saf.max_per_layer or None,
-                exclude_layers=saf.exclude_layers,
-                on_shortfall=saf.on_shortfall,
-            )
-            self._require_agreement(plan)
-            seconds["fit"] = time.perf_counter() - start
-            start = time.perf_counter()
-            self.plan = plan
-            self._install(plan)
-            zero_query_key_rows(self._attentions, plan, self.optimizers.optimizers[0].state)
-            seconds["install"] = time.perf_counter() - start
+            result = self.freezer.freeze(self.step, rate, self._calibration_data())
+            self._heads_changed()
             self._validate("after_freeze")
-        self._record_freeze(plan, calibration, seconds)
+        self._record(result)
 
     def _calibration_loader(self) -> ShardLoader:
         """Held-out windows for calibration: a loader whose first batch is this rank's share of the sequences.
@@ -215,80 +219,71 @@ class SAFTrainer(Trainer):
             )
         return loader
 
-    def _calibrate(self) -> Calibration:
-        """Attention statistics over the calibration windows; moves neither the training cursor nor a training RNG."""
-        saf = self._run.saf
-        loader = self._calibration_loader()
+    def _calibration_data(self) -> CalibrationData[Batch]:
+        """The calibration sequences; reading them moves neither the training cursor nor a training RNG."""
+        saf, loader = self._run.saf, self._calibration_loader()
         input_dict, labels = next(iter(loader))
         tokens, targets = (tensor.split(self._run.calibration_batch_size) for tensor in (input_dict["input"], labels))
-        model = self.model_parts[0]
-        model.eval()
-        try:
-            with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-                return calibrate(
-                    self._attentions,
-                    [({"input": x_BT}, y_BT) for x_BT, y_BT in zip(tokens, targets, strict=True)],
-                    self._forward,
-                    group=self._batch_group(),
-                    positions=[
-                        loader.window(sequence) * self.config.training.seq_len
-                        for sequence in range(saf.calibration_sequences)
-                    ],
-                    seed=saf.calibration_seed,
-                    source=self._run.data.path,
-                )
-        finally:
-            model.train()
+        return CalibrationData(
+            batches=[({"input": x_BT}, y_BT) for x_BT, y_BT in zip(tokens, targets, strict=True)],
+            positions=tuple(
+                loader.window(sequence) * self.config.training.seq_len for sequence in range(saf.calibration_sequences)
+            ),
+            seed=saf.calibration_seed,
+            source=self._run.data.path,
+        )
 
-    def _forward(self, batch: tuple[dict[str, Tensor], Tensor]) -> None:
-        """One forward of the model that leaves no trace in the counters of training."""
+    def _forward(self, batch: Batch) -> Tensor:
+        """One forward of the model that leaves no trace in the counters of training; logits."""
         input_dict, labels = batch
         on_device = {name: tensor.to(self.device) for name, tensor in input_dict.items()}
-        num_tokens_seen = self.ntokens_seen
+        num_tokens_seen: int = self.ntokens_seen
         inputs, _, extra_kwargs = self.post_dataloading_process(on_device, labels.to(self.device))
         self.ntokens_seen = num_tokens_seen
         with self.train_context():
-            self.model_parts[0](inputs, **extra_kwargs)
+            return self.model_parts[0](inputs, **extra_kwargs)
 
-    def _install(self, plan: StaticPlan) -> None:
-        install(self._attentions, plan)
+    def _sequence_losses(self, batch: Batch) -> Tensor:
+        """Mean cross-entropy of each sequence of a batch, [B]."""
+        logits_BTV, labels_BT = self._forward(batch), batch[1].to(self.device)
+        return F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, reduction="none").mean(1)
+
+    def _heads_changed(self) -> None:
+        """Tell the metrics, and drop what was compiled or captured for other heads."""
         _, self.metrics_processor.num_flops_per_token = self.model_config.get_nparams_and_flops(
             self.model_parts[0], self.config.training.seq_len
         )
-        self.metrics_processor.num_static_heads = sum(len(attention.static_heads) for attention in self._attentions)
+        self.metrics_processor.num_static_heads = self.freezer.num_static_heads
         if not self.config.training.disable_cuda_graphs:
             # a captured graph would replay the old heads without any error
             cudagraph_teardown()
             self.fwd_bwd_fn = wrap_with_cuda_graph(self._forward_backward_body)
 
-    def _require_agreement(self, plan: StaticPlan) -> None:
-        digests: list[str | None] = [None] * self.parallel_dims.world_size
-        dist.all_gather_object(digests, plan.digest)
-        if len(set(digests)) > 1:
-            raise RuntimeError(f"ranks derived different plans, digests {digests}; nothing was installed")
-
-    def _record_freeze(self, plan: StaticPlan, calibration: Calibration, seconds: dict[str, float]) -> None:
-        logger.info(
-            f"Froze {len(plan.heads)} heads in {sum(seconds.values()):.1f} s "
-            f"({', '.join(f'{name} {value:.1f}' for name, value in seconds.items())}): {self._static_summary()}"
-        )
+    def _record(self, result: FreezeResult) -> None:
+        plan, seconds = result.plan, result.seconds
+        stages = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
+        outcome = "Froze" if result.accepted else "Undid a freeze that cost too much loss:"
+        logger.info(f"{outcome} {len(plan.heads)} heads in {sum(seconds.values()):.1f} s ({stages})")
+        if result.losses is not None:
+            logger.info(f"Held-out loss {result.losses[0]:.4f} -> {result.losses[1]:.4f}")
+        logger.info(f"Static heads: {self.freezer.summary() or 'none'}")
         for head in plan.skipped:
             logger.info(f"Skipped L{head.layer}H{head.head}: {head.reason}")
+        kind = "freeze" if result.accepted else "freeze_undone"
         folder = f"saf/step-{plan.step:06d}"
-        if dist.get_rank() == 0:
+        if dist.get_rank() == 0 and result.accepted:
             target = self._folder / folder
             target.mkdir(parents=True, exist_ok=True)
             plan.save(target / "plan.safetensors")
-            calibration.save(target / "stats.safetensors")
+            result.calibration.save(target / "stats.safetensors")
         self.metrics_processor.write(
-            "freeze", step=plan.step, heads=len(plan.heads), folder=folder, digest=plan.digest, seconds=seconds
-        )
-
-    def _static_summary(self) -> str:
-        return " ".join(
-            f"L{layer}:{','.join(map(str, attention.static_heads))}"
-            for layer, attention in enumerate(self._attentions)
-            if attention.static_heads
+            kind,
+            step=plan.step,
+            heads=len(plan.heads),
+            folder=folder if result.accepted else "",
+            digest=plan.digest,
+            seconds=seconds,
+            held_out_losses=result.losses,
         )
 
     def _validate(self, phase: str) -> None:

@@ -153,12 +153,16 @@ class CircuitSchedules(LRSchedulersContainer):
             if group.name == QK and self._keeps_decay:
                 live["weight_decay"] = self._decay[index] / self._qk_ratio(scheduler.last_epoch)
 
+    def set_progress(self, step: float) -> None:
+        """Take the rates of ``step`` finished steps, which may lie between two."""
+        self.load_state_dict({"last_epoch": step})
+
     def step(self) -> None:
         super().step()
         self.apply()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # torchtitan calls get_lr() here, a closed form of last_epoch and the config's base rates; torch warns of such calls
+        # torch warns of torchtitan's call of get_lr(), here a closed form of last_epoch and the config's base rates
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             super().load_state_dict(state_dict)

@@ -1,9 +1,11 @@
 """Combinations of values that cannot make a run, found by arithmetic before anything is built."""
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from saf_titan.config.errors import ConfigError, Problem, nearest
+from saf_titan.config.host_sections import CheckpointSection
 from saf_titan.config.own_sections import CircuitsSection, ModelSection
 from saf_titan.config.schema import RunConfig
 from saf_titan.config.shapes import SHAPES
@@ -20,6 +22,7 @@ def conflicts(config: RunConfig, given: frozenset[str]) -> Iterator[Conflict]:
     """All conflicts of a run; `given` are the dotted keys that were set by hand."""
     yield from _training(config)
     yield from _schedule(config)
+    yield from _checkpoint(config)
     if config.saf.step and {"saf.step", "saf.fraction"} <= given:
         yield Conflict(("saf.step", "saf.fraction"), "excludes saf.fraction; give one of the two")
     elif config.saf.enable:
@@ -135,40 +138,57 @@ def _circuits(config: RunConfig) -> Iterator[Conflict]:
 
 
 def _parallelism(config: RunConfig) -> Iterator[Conflict]:
-    degrees, shape = config.parallelism, config.shape
-    tensor, pipeline, context = (
-        degrees.tensor_parallel_degree,
-        degrees.pipeline_parallel_degree,
-        degrees.context_parallel_degree,
-    )
-    if shape.num_kv_heads % tensor:
+    shape, parallelism = config.shape, config.parallelism
+    degrees = {
+        "tensor": parallelism.tensor_parallel_degree,
+        "pipeline": parallelism.pipeline_parallel_degree,
+        "context": parallelism.context_parallel_degree,
+    }
+    if config.model.family == "gpt":
+        for name, degree in degrees.items():
+            if degree > 1:
+                yield Conflict(
+                    (f"parallelism.{name}_parallel_degree", "model.family"),
+                    "must be 1: the gpt family is shared over data alone; use the data_parallel degrees",
+                )
+        return
+    if shape.num_kv_heads % degrees["tensor"]:
         yield Conflict(
-            ("parallelism.tensor_parallel_degree", "model.flavor", "model.num_heads"),
+            ("parallelism.tensor_parallel_degree", "model.flavor"),
             f"must divide the {shape.num_kv_heads} key heads of a layer",
         )
-    for name, degree in (("tensor", tensor), ("context", context)):
-        if config.training.seq_len % degree:
+    for name in ("tensor", "context"):
+        if config.training.seq_len % degrees[name]:
             yield Conflict(
                 ("training.seq_len", f"parallelism.{name}_parallel_degree"),
-                f"must be a multiple of parallelism.{name}_parallel_degree = {degree}",
+                f"must be a multiple of parallelism.{name}_parallel_degree = {degrees[name]}",
             )
-    if pipeline > 1 and shape.tied:
+    if degrees["pipeline"] > 1 and shape.tied:
         yield Conflict(
-            ("parallelism.pipeline_parallel_degree", "model.flavor", "model.family"),
+            ("parallelism.pipeline_parallel_degree", "model.flavor"),
             "must be 1: this flavor ties the output matrix to the embedding, and the two would sit in different stages",
         )
-    elif pipeline > shape.num_layers:
+    elif degrees["pipeline"] > shape.num_layers:
         yield Conflict(
             ("parallelism.pipeline_parallel_degree", "model.flavor"),
             f"exceeds the {shape.num_layers} layers of the model",
         )
-    if config.saf.enable:
-        for name, degree in (("tensor", tensor), ("pipeline", pipeline), ("context", context)):
-            if degree > 1:
-                yield Conflict(
-                    (f"parallelism.{name}_parallel_degree", "saf.enable"),
-                    "must be 1 in a run that freezes heads; use the data_parallel degrees",
-                )
+    if degrees["pipeline"] > 1 and config.training.cuda_graphs:
+        yield Conflict(
+            ("training.cuda_graphs", "parallelism.pipeline_parallel_degree"),
+            "must be false with pipeline parallelism",
+        )
+
+
+def _checkpoint(config: RunConfig) -> Iterator[Conflict]:
+    if config.checkpoint.enable:
+        return
+    for name in ("load_step", "initial_load_path"):
+        if getattr(config.checkpoint, name) != getattr(CheckpointSection(), name):
+            yield Conflict(
+                (f"checkpoint.{name}", "checkpoint.enable"),
+                "has no effect while checkpoint.enable = false, which loads nothing",
+            )
 
 
 def _freeze_step(config: RunConfig) -> Iterator[Conflict]:
@@ -184,6 +204,12 @@ def _freeze_step(config: RunConfig) -> Iterator[Conflict]:
 
 def _frozen_heads(config: RunConfig) -> Iterator[Conflict]:
     saf, shape = config.saf, config.shape
+    if config.model.family == "llama3":
+        yield Conflict(
+            ("saf.enable", "model.family"),
+            'needs attention that can hold static heads, which torchtitan\'s llama3 has not; set model.family = "gpt"',
+        )
+    yield from _freeze_schedule(config)
     outside = [layer for layer in saf.exclude_layers if not 0 <= layer < shape.num_layers]
     if outside:
         yield Conflict(
@@ -201,6 +227,29 @@ def _frozen_heads(config: RunConfig) -> Iterator[Conflict]:
             f"asks for {wanted} of {total} heads, and saf.exclude_layers and saf.max_per_layer leave {available}; "
             'lower the rate, or set saf.on_shortfall = "warn"',
         )
+
+
+def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
+    saf, shape = config.saf, config.shape
+    if saf.rate == 0:
+        yield Conflict(("saf.rate", "saf.enable"), "would freeze nothing; set saf.enable = false instead")
+    if saf.schedule == "ramp" and config.freeze_step + saf.ramp_steps >= config.training.steps:
+        yield Conflict(
+            ("saf.ramp_steps", "saf.step", "saf.fraction", "training.steps"),
+            f"would end the ramp at step {config.freeze_step + saf.ramp_steps} of {config.training.steps}; it must end "
+            "before the last step",
+        )
+    if (saf.selector == "list") != bool(saf.heads):
+        yield Conflict(("saf.heads", "saf.selector"), 'and saf.selector = "list" belong together; give both or neither')
+    for name in saf.heads:
+        match = re.fullmatch(r"L(\d+)H(\d+)", name)
+        if match is None or int(match[1]) >= shape.num_layers or int(match[2]) >= shape.num_heads:
+            yield Conflict(
+                ("saf.heads",),
+                f'holds "{name}", which is no head of the model: write L<layer>H<head>, with layers 0 to '
+                f"{shape.num_layers - 1} and heads 0 to {shape.num_heads - 1}",
+            )
+            return
 
 
 def check_world_size(config: RunConfig, world_size: int) -> None:

@@ -56,7 +56,7 @@ class OptimizerSection:
     momentum: Annotated[float, Range(low=0, below=1)] = 0.9
     """SGD: momentum."""
     implementation: Literal["fused", "foreach", "for-loop", "fused_opt_states_bf16"] = "fused"
-    """Kernel of the update; fused_opt_states_bf16 keeps AdamW's moments in bfloat16."""
+    """Kernel of the update; fused_opt_states_bf16: AdamW with bfloat16 moments. SGD takes foreach for fused."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,7 +158,7 @@ class ActivationCheckpointSection:
     """Recompute activations in the backward pass instead of keeping them."""
 
     mode: Literal["none", "full", "selective"] = "none"
-    """selective keeps what is dear to recompute, attention among it."""
+    """selective keeps what is costly to recompute, attention among it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

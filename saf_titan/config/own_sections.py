@@ -33,7 +33,7 @@ class ModelSection:
     """gpt: standard deviation of the initial weights; output projections get it divided by sqrt(2 num_layers)."""
     norm_eps: Annotated[float, Range(above=0)] = 1e-5
     """gpt: added to the variance in LayerNorm."""
-    attention_backend: Literal["auto", "naive", "cpu", "split", "fused"] = "auto"
+    attention_backend: Literal["auto", "naive", "split", "fused"] = "auto"
     """Attention of layers with static heads. auto: the fastest that runs here. A named one must run here."""
 
 
@@ -73,7 +73,7 @@ class CircuitsSection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SafSection:
-    """Selective attention freezing: at one step, the steadiest heads become static."""
+    """Selective attention freezing: in the course of the run, the steadiest heads become static."""
 
     enable: bool = False
     """Freeze heads in the course of this run."""
@@ -82,11 +82,46 @@ class SafSection:
     fraction: Annotated[float, Range(above=0, below=1)] = 0.5
     """The same as a share of training.steps, rounded down. Give step or fraction, not both."""
     rate: Annotated[float, FRACTION] = 0.25
-    """Share of all heads that become static."""
-    selector: Literal["variance", "kl"] = "variance"
-    """Score of a head's attention over sequences, lowest first. variance: around its mean. kl: divergence from it."""
-    content: Literal["mean"] = "mean"
-    """Pattern of a static head. mean: the compact fit to its mean attention."""
+    """Share of all heads that are static in the end."""
+    schedule: Literal["once", "ramp", "loss_budget"] = "once"
+    """once: all at the freeze step. ramp: a few every `interval` steps, for `ramp_steps` from the freeze step on.
+    loss_budget: `increment` more every `interval` steps, undone where the held-out loss rises too much."""
+    interval: Annotated[int, POSITIVE] = 100
+    """ramp, loss_budget: steps between two freezes."""
+    ramp_steps: Annotated[int, POSITIVE] = 500
+    """ramp: steps from the freeze step to the full rate."""
+    increment: Annotated[float, Range(above=0, high=1)] = 0.02
+    """loss_budget: share of all heads that a freeze adds; halved after one that was undone."""
+    loss_budget: Annotated[float, Range(above=0)] = 0.01
+    """loss_budget: sum of the relative rises of the held-out loss over all freezes that stay (0.01: 1 %)."""
+    max_failures: Annotated[int, POSITIVE] = 3
+    """loss_budget: freezes that may be undone before no more are tried."""
+    selector: Literal[
+        "variance",
+        "kl",
+        "qk_gradient",
+        "output_error",
+        "output_rms",
+        "redundancy",
+        "block_influence",
+        "gate_taylor",
+        "random",
+        "random_layer_matched",
+        "list",
+    ] = "variance"
+    """Which heads, the lowest score first. Of the attention over sequences: variance, kl (from the mean). Of the
+    training: qk_gradient. Of what the head adds to the residual stream: output_error (by its pattern instead),
+    output_rms, redundancy, block_influence. Of the loss: gate_taylor. For comparison: random, random_layer_matched
+    (with variance's numbers per layer), list (those in `heads`)."""
+    heads: tuple[str, ...] = ()
+    """list: the heads, as ["L0H3", "L2H1"]."""
+    seed: Annotated[int, NOT_NEGATIVE] = 0
+    """Of random selectors and of the random content."""
+    content: Literal["mean", "distance", "uniform", "random", "prune"] = "mean"
+    """Pattern of a static head. mean: the compact fit to its mean attention. For comparison: distance, a fit that knows
+    only how far back a key lies; uniform; random; prune, which removes the head altogether."""
+    pattern_lr: Annotated[float, NOT_NEGATIVE] = 0.0
+    """Learning rate of the patterns themselves (alpha and rho), which then go on training. 0: they stay fixed."""
     calibration_sequences: Annotated[int, Range(low=2)] = 32
     """Held-out sequences the statistics are taken from."""
     calibration_batch_size: Annotated[int, NOT_NEGATIVE] = 0
@@ -95,6 +130,8 @@ class SafSection:
     """Seed of the choice of calibration sequences."""
     max_fit_kl: Annotated[float, Range(above=0)] = 0.2
     """A head whose pattern fits its mean worse than this (nats per row) stays live; the next in line is taken."""
+    fit_method: Literal["lbfgs", "ipf", "adam400"] = "lbfgs"
+    """How patterns are fitted. lbfgs, ipf: to tolerance. adam400: the published 400 steps of Adam, for comparison."""
     rounding: Literal["round", "floor"] = "round"
     """How rate times the number of heads becomes a count."""
     max_per_layer: Annotated[int, NOT_NEGATIVE] = 0
@@ -103,6 +140,9 @@ class SafSection:
     """Layers, counted from 0, that keep all heads live."""
     on_shortfall: Literal["error", "warn"] = "error"
     """What to do when too few heads can be frozen."""
+    matched_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
+    """For comparison at equal time: train this long from the start or resume on, however many steps that makes, with
+    the learning rate of the share of time that has passed. 0: train `training.steps` steps."""
     timeout_seconds: Annotated[int, POSITIVE] = 7200
     """Limit of a collective while the freeze is under way."""
 

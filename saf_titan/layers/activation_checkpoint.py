@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torchtitan.distributed.activation_checkpoint import SelectiveAC
 
-import saf_titan.ops  # noqa: F401  registers the custom op
+from saf_titan.ops import SAVED_OPS
 
 
 class SelectiveACWithStaticMix(SelectiveAC):
-    """Keeps the output of ``saf_titan::static_mix``: as dear to recompute as the attention it replaces."""
+    """Keeps the outputs of our operators: as dear to recompute as the attention they replace."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(SelectiveAC.Config):
         pass
 
     def get_save_ops(self) -> set[Any]:
-        return super().get_save_ops() | {torch.ops.saf_titan.static_mix.default}
+        return super().get_save_ops() | set(SAVED_OPS)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torchtitan.models.common.attention import AttentionMasksType, GQAttention
 from torchtitan.protocols.module import Module
@@ -32,6 +33,8 @@ class MixedAttention(Module):
 
     live_heads_U: Tensor
     static_heads_S: Tensor
+    pattern_alpha_HT: Tensor
+    pattern_rho_HT: Tensor
 
     def __init__(self, config: Config):
         super().__init__()
@@ -41,18 +44,24 @@ class MixedAttention(Module):
         self.register_buffer("live_heads_U", torch.empty(config.num_heads, dtype=torch.int64), persistent=False)
         self.register_buffer("static_heads_S", torch.empty(0, dtype=torch.int64), persistent=False)
 
-    @property
-    def live_heads(self) -> tuple[int, ...]:
-        return tuple(head for head in range(self.num_heads) if head not in self.static_heads)
-
     def set_static(self, static_heads: tuple[int, ...], pattern: StaticPattern) -> None:
         """Mix ``static_heads`` (ascending) with ``pattern`` from now on."""
         self.static_heads = static_heads
         device = pattern.alpha_HT.device
-        self.live_heads_U = torch.tensor(self.live_heads, dtype=torch.int64, device=device)
+        live_heads = [head for head in range(self.num_heads) if head not in static_heads]
+        self.live_heads_U = torch.tensor(live_heads, dtype=torch.int64, device=device)
         self.static_heads_S = torch.tensor(static_heads, dtype=torch.int64, device=device)
         for name, tensor in pattern._asdict().items():
             self.register_buffer(f"pattern_{name}", tensor, persistent=False)
+
+    def set_live(self, num_heads: int) -> None:
+        """Score ``num_heads`` heads from now on: all that queries, keys and values come for."""
+        self.static_heads = ()
+        self.num_heads = num_heads
+        self.live_heads_U = torch.arange(num_heads, device=self.live_heads_U.device)
+        self.static_heads_S = self.live_heads_U[:0]
+        for name in StaticPattern._fields:
+            self._buffers.pop(f"pattern_{name}", None)
 
     def _init_self_buffers(self, *, buffer_device: torch.device | None = None) -> None:
         # the model is built on the meta device and materialised empty
@@ -78,7 +87,7 @@ class MixedAttention(Module):
 
 
 class SAFAttention(GQAttention):
-    """Multi-head attention whose heads can be made static between optimizer steps.
+    """Multi-head attention whose heads can be made static, or pruned, between optimizer steps.
 
     ``capture``, when set, is called with the live queries and keys of every forward: calibration reads them there.
     """
@@ -90,10 +99,18 @@ class SAFAttention(GQAttention):
     qkv_linear: SplitQKV
     inner_attention: MixedAttention
     capture: CaptureFn | None
+    static_heads: tuple[int, ...]
+    """Heads that are no longer scored: mixed by a fixed pattern, or pruned."""
+    is_pruned: bool
+    """Whether static heads are gone altogether: no values, no output."""
+    output_columns: Tensor | None
 
     def __init__(self, config: Config):
         super().__init__(config)
         self.capture = None
+        self.static_heads = ()
+        self.is_pruned = False
+        self.register_buffer("output_columns", None, persistent=False)
         self._version = 0
 
     @property
@@ -102,11 +119,7 @@ class SAFAttention(GQAttention):
 
     @property
     def live_heads(self) -> tuple[int, ...]:
-        return self.inner_attention.live_heads
-
-    @property
-    def static_heads(self) -> tuple[int, ...]:
-        return self.inner_attention.static_heads
+        return tuple(head for head in range(self.n_heads) if head not in self.static_heads)
 
     def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None:
         """Make exactly ``heads`` (ascending, unique) static.
@@ -115,11 +128,35 @@ class SAFAttention(GQAttention):
             heads: head numbers.
             alpha_ST, rho_ST: fp32 [len(heads), T_fit], see :class:`saf_titan.ops.StaticPattern`.
         """
-        assert list(heads) == sorted(set(heads)), heads
+        self._set_heads(heads, is_pruned=False)
         device = self.wo.weight.device
-        pattern = prepare_pattern(alpha_ST.to(device), rho_ST.to(device))
-        self.inner_attention.set_static(tuple(heads), pattern)
-        self.qkv_linear.keep_live(self.live_heads)
+        self.inner_attention.set_static(heads, prepare_pattern(alpha_ST.to(device), rho_ST.to(device)))
+        self.qkv_linear.keep(live=self.live_heads, values=None)
+
+    def pattern_logits(self) -> tuple[Tensor, Tensor]:
+        """alpha and rho [S, T_fit] of the prepared patterns; gradients of mixing arrive there if asked for."""
+        return self.inner_attention.pattern_alpha_HT, self.inner_attention.pattern_rho_HT
+
+    def set_pruned(self, heads: tuple[int, ...]) -> None:
+        """Remove exactly ``heads`` (ascending, unique): the control that freezing is compared with."""
+        self._set_heads(heads, is_pruned=True)
+        kept = self.live_heads
+        self.inner_attention.set_live(len(kept))
+        self.qkv_linear.keep(live=kept, values=kept)
+        # the columns of wo that read a head are numbered like the rows of wv that write it
+        self.output_columns = self.qkv_linear.head_rows(kept).to(self.wo.weight.device)
+
+    def set_live(self) -> None:
+        """Make every head live again."""
+        self._set_heads((), is_pruned=False)
+        self.inner_attention.set_live(self.n_heads)
+        self.qkv_linear.keep(live=None, values=None)
+
+    def _set_heads(self, heads: tuple[int, ...], *, is_pruned: bool) -> None:
+        assert list(heads) == sorted(set(heads)), heads
+        self.static_heads = tuple(heads)
+        self.is_pruned = is_pruned
+        self.output_columns = None
         self._version += 1
 
     def forward(
@@ -129,6 +166,9 @@ class SAFAttention(GQAttention):
         if attention_masks is not None:
             raise ValueError("SAFAttention is causal over the whole sequence; attention masks are not supported")
         q_BTUD, k_BTUD, v_BTHD = self.qkv_linear(x_BLD)
+        if v_BTHD is None:
+            # every head is pruned
+            return torch.zeros_like(x_BLD)
         if q_BTUD is not None:
             if self.q_norm is not None and self.k_norm is not None:
                 q_BTUD, k_BTUD = self.q_norm(q_BTUD), self.k_norm(k_BTUD)
@@ -138,6 +178,8 @@ class SAFAttention(GQAttention):
         y_BTHD = self.inner_attention(q_BTUD, k_BTUD, v_BTHD, scale=self.scaling)
         if y_BTHD.requires_grad and not torch.compiler.is_compiling():
             y_BTHD.register_hook(partial(self._check_version, self._version))
+        if self.output_columns is not None:
+            return F.linear(y_BTHD.flatten(2), self.wo.weight.index_select(1, self.output_columns))
         return self.wo(y_BTHD.flatten(2))
 
     def _check_version(self, version_at_forward: int, grad: Tensor) -> None:

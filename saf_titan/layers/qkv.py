@@ -29,6 +29,7 @@ class SplitQKV(BaseQKVLinear):
         wv: Linear.Config
 
     live_rows: Tensor | None
+    value_rows: Tensor | None
 
     def __init__(self, config: Config):
         super().__init__(config)
@@ -36,26 +37,26 @@ class SplitQKV(BaseQKVLinear):
         self.wk = config.wk.build()
         self.wv = config.wv.build()
         self.register_buffer("live_rows", None, persistent=False)
+        self.register_buffer("value_rows", None, persistent=False)
 
     def head_rows(self, heads: Sequence[int]) -> Tensor:
-        """Row numbers of ``heads`` in ``wq.weight`` and ``wk.weight``, int64 [len(heads) * D]."""
+        """Row numbers of ``heads`` in the weights, int64 [len(heads) * D]."""
         offsets_D = torch.arange(self.head_dim)
         return (torch.tensor(list(heads), dtype=torch.int64)[:, None] * self.head_dim + offsets_D).flatten()
 
-    def keep_live(self, live_heads: Sequence[int]) -> None:
-        """Compute queries and keys of ``live_heads`` only, from now on."""
-        self.live_rows = self.head_rows(live_heads).to(self.wv.weight.device)
+    def keep(self, *, live: Sequence[int] | None, values: Sequence[int] | None) -> None:
+        """Compute queries and keys of the heads ``live`` and values of the heads ``values`` from now on; None: all."""
+        device = self.wv.weight.device
+        self.live_rows = None if live is None else self.head_rows(live).to(device)
+        self.value_rows = None if values is None else self.head_rows(values).to(device)
 
-    def forward(self, x: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor]:
-        """x [B, T, C] -> q, k [B, T, U, D] (None when no head is live), v [B, T, H, D]."""
-        return self._query_or_key(self.wq, x), self._query_or_key(self.wk, x), self._heads(self.wv(x))
+    def forward(self, x: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """x [B, T, C] -> q, k [B, T, U, D] and v [B, T, H, D]; None where no head is kept."""
+        q_BTUD, k_BTUD = (self._project(projection, self.live_rows, x) for projection in (self.wq, self.wk))
+        return q_BTUD, k_BTUD, self._project(self.wv, self.value_rows, x)
 
-    def _query_or_key(self, projection: Linear, x_BTC: Tensor) -> Tensor | None:
-        if self.live_rows is None:
-            return self._heads(projection(x_BTC))
-        if self.live_rows.numel() == 0:
+    def _project(self, projection: Linear, rows: Tensor | None, x_BTC: Tensor) -> Tensor | None:
+        if rows is not None and rows.numel() == 0:
             return None
-        return self._heads(F.linear(x_BTC, projection.weight.index_select(0, self.live_rows)))
-
-    def _heads(self, projected: Tensor) -> Tensor:
-        return projected.unflatten(-1, (-1, self.head_dim))
+        weight = projection.weight if rows is None else projection.weight.index_select(0, rows)
+        return F.linear(x_BTC, weight).unflatten(-1, (-1, self.head_dim))

@@ -30,6 +30,8 @@ def training_flops_per_token(model: nn.Module, seq_len: int) -> int:
             continue
         num_live, num_static = len(attention.live_heads), len(attention.static_heads)
         head_dim, dim = attention.head_dim, attention.wo.in_features
-        flops += 6 * seq_len * head_dim * (2 * num_live + num_static)
-        flops -= 6 * 2 * num_static * head_dim * dim
+        # a static head mixes values and has no query and key rows; a pruned one has no rows at all
+        mixed, rows = (0, 4) if attention.is_pruned else (num_static, 2)
+        flops += 6 * seq_len * head_dim * (2 * num_live + mixed)
+        flops -= 6 * rows * num_static * head_dim * dim
     return flops

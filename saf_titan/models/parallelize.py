@@ -81,7 +81,7 @@ def use_sum_reduction(model: torch.nn.Module) -> None:
 
 
 def _declare_replicated(model: torch.nn.Module) -> None:
-    """Give every parameter and buffer the placement that the spmd_types backend asks for: replicated over tensor axes."""
+    """Give every parameter and buffer the placement that the spmd_types backend asks for: replicated."""
     for module in model.modules():
         names = [name for name, _ in module.named_parameters(recurse=False)]
         names += [name for name, _ in module.named_buffers(recurse=False)]

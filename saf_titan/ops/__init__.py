@@ -1,10 +1,12 @@
 """Pure functions on tensors: static mixing, mixed attention, attention statistics. No torchtitan, no model."""
 
+from saf_titan.ops.checkpointing import SAVED_OPS
 from saf_titan.ops.mixed_attention import mixed_attention, mixed_attention_naive
 from saf_titan.ops.pattern import StaticPattern, prepare_pattern
 from saf_titan.ops.static_mix import explain, static_mix, static_mix_naive
 
 __all__ = [
+    "SAVED_OPS",
     "StaticPattern",
     "explain",
     "mixed_attention",

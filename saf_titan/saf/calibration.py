@@ -70,6 +70,10 @@ class Calibration:
         """Mean attention on the `num_keys` most recent keys (the query's own included), in [0, 1]."""
         return self.diagonal_mass_LHT[..., :num_keys].sum(-1) / self.seq_len
 
+    def all_scores(self) -> dict[str, Tensor]:
+        """Every score (L, H) there is, by selector name; lower = more static, NaN for static heads."""
+        return {"variance": self.variance_LH, "kl": self.kl_LH, **self.extra_scores}
+
     def with_scores(self, **scores_LH: Tensor) -> Calibration:
         """This calibration with further scores, each (L, H), lower = more static, under a selector's name."""
         for name, score_LH in scores_LH.items():

@@ -34,8 +34,9 @@ def digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
 def pack(kind: str, version: int, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
     """Bytes of a safetensors file of this kind. The header must be JSON without NaN."""
     envelope = {"kind": kind, "version": version, "digest": digest(header, tensors), "header": header}
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    return safetensors.torch.save(contiguous, metadata={_KEY: _canonical_json(envelope)})
+    # safetensors refuses two tensors that share memory
+    own = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
+    return safetensors.torch.save(own, metadata={_KEY: _canonical_json(envelope)})
 
 
 def unpack(

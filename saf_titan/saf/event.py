@@ -5,16 +5,20 @@ Legend: L layers, H query heads, T time.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections import Counter, deque
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from saf_titan.ops.pattern import PATHS, prepare_pattern
 from saf_titan.saf.calibration import Calibration
-from saf_titan.saf.fit import FitMethod, fit_compact
+from saf_titan.saf.contents import CONTENTS, content_parameters
+from saf_titan.saf.fit import FitMethod, compact_kl, fit_compact
 from saf_titan.saf.plan import SkippedHead, StaticHead, StaticPlan
 from saf_titan.saf.select import Head, Rounding, head_count, rank_heads, scores
 
@@ -37,22 +41,30 @@ def make_plan(
     exclude_layers: Collection[int] = (),
     on_shortfall: Literal["error", "warn"] = "error",
     fit_method: FitMethod = "lbfgs",
+    seed: int = 0,
+    heads: Sequence[Head] = (),
     base_plan: StaticPlan | None = None,
 ) -> StaticPlan:
     """Choose the heads that become static and their patterns.
 
     Heads are tried in order of their score. One whose compact fit is farther than `max_fit_kl` (nats a row) from its
-    mean attention is skipped, and the next candidate takes its place.
+    mean attention is skipped, and the next candidate takes its place. The heads do not depend on the content, so that
+    contents can be compared on the same heads.
 
     Args:
         calibration: statistics of the live heads.
         step: training step of the event, goes into the plan.
         rate: share of all L * H heads that are static after the event, in [0, 1].
+        selector: a score, see `select.scores`; "random_layer_matched" for a random order in which each layer gets as
+            many heads as "variance" would give it; "list" for exactly `heads`, all of which must fit.
+        content: see `contents.content_parameters`.
         rounding: of rate * L * H, see `head_count`.
         max_per_layer: a layer gets at most as many static heads, those of `base_plan` included.
         exclude_layers: layers that get none.
         on_shortfall: what happens if too few heads can be made static: ValueError, or a logged warning.
         fit_method: see `fit_compact`.
+        seed: of the random selectors and the random content.
+        heads: (layer, head) in order, for selector "list" alone.
         base_plan: the plan so far (a ramp): its heads stay and count.
 
     Returns the plan of all static heads, those of `base_plan` included.
@@ -61,36 +73,34 @@ def make_plan(
     """
     if on_shortfall not in ("error", "warn"):
         raise ValueError(f"unknown on_shortfall {on_shortfall!r}: choose error or warn")
-    if content != "mean":
-        raise ValueError(f"unknown pattern content {content!r}: choose mean")
+    if content not in CONTENTS:
+        raise ValueError(f"unknown pattern content {content!r}: choose {', '.join(CONTENTS)}")
     base_heads = base_plan.heads if base_plan else ()
     _check_base(calibration, base_heads)
-    target = head_count(calibration.live_LH.numel(), rate, rounding)
-    scores_LH = scores(calibration, selector)
+    quota = head_count(calibration.live_LH.numel(), rate, rounding) - len(base_heads)
     room = Counter(dict.fromkeys(range(calibration.num_layers), _layer_cap(calibration, max_per_layer)))
     room.subtract(head.layer for head in base_heads)
-    chosen, skipped = _fill_quota(
-        calibration,
-        scores_LH,
-        rank_heads(scores_LH, exclude_layers=exclude_layers),
-        target - len(base_heads),
-        room,
-        max_fit_kl=max_fit_kl,
-        fit_method=fit_method,
-        step=step,
-    )
-    if missing := max(target - len(base_heads) - len(chosen), 0):
-        num_unfit = sum(head.fit_kl is not None for head in skipped)
-        message = (
-            f"only {target - missing} of the {target} heads that rate {rate:g} asks for can be static: {num_unfit} do "
-            f"not fit within {max_fit_kl:g} nat, {len(skipped) - num_unfit} are in full layers. "
-            "Lower rate, raise max_fit_kl or max_per_layer, or set on_shortfall to warn"
-        )
-        if on_shortfall == "error":
-            raise ValueError(message)
-        logger.warning(message)
+    fill = partial(_fill_quota, calibration, quota=quota, max_fit_kl=max_fit_kl, fit_method=fit_method, step=step)
+    if selector == "list":
+        scores_LH = calibration.variance_LH
+        ranking = _check_list(heads, calibration, quota)
+        on_shortfall = "error"
+    elif selector == "random_layer_matched":
+        ranking = rank_heads(calibration.variance_LH, exclude_layers=exclude_layers)
+        by_variance, _ = fill(scores_LH=calibration.variance_LH, ranking=ranking, room=room.copy())
+        room = Counter(head.layer for head in by_variance)
+        scores_LH = scores(calibration, "random", seed=seed)
+        ranking = rank_heads(scores_LH, exclude_layers=exclude_layers)
+    else:
+        scores_LH = scores(calibration, selector, seed=seed)
+        ranking = rank_heads(scores_LH, exclude_layers=exclude_layers)
+    chosen, skipped = fill(scores_LH=scores_LH, ranking=ranking, room=room)
+    if len(chosen) < quota:
+        _report_shortfall(quota - len(chosen), len(base_heads) + quota, rate, skipped, max_fit_kl, on_shortfall)
     plan = StaticPlan(
-        heads=tuple(sorted(chosen, key=lambda head: (head.layer, head.head))),
+        heads=tuple(
+            sorted(_with_content(chosen, content, calibration, seed), key=lambda head: (head.layer, head.head))
+        ),
         skipped=tuple(skipped),
         step=step,
         selector=selector,
@@ -104,11 +114,11 @@ def make_plan(
 
 def _fill_quota(
     calibration: Calibration,
+    *,
     scores_LH: Tensor,
     ranking: Sequence[Head],
     quota: int,
     room: Counter[int],
-    *,
     max_fit_kl: float,
     fit_method: FitMethod,
     step: int,
@@ -151,6 +161,39 @@ def _fill_quota(
     return chosen, skipped
 
 
+def _with_content(chosen: Sequence[StaticHead], content: str, calibration: Calibration, seed: int) -> list[StaticHead]:
+    """The chosen heads with their final pattern: its KL, if it is not the fit to the mean, and its certificate."""
+    if not chosen:
+        return []
+    alpha_NT, rho_NT = torch.stack([h.alpha_T for h in chosen]), torch.stack([h.rho_T for h in chosen])
+    kls = [head.fit_kl for head in chosen]
+    if content != "mean":
+        slots = [(head.layer, head.head) for head in chosen]
+        alpha_NT, rho_NT = (x.float() for x in content_parameters(content, calibration, slots, seed=seed))
+        index = tuple(torch.tensor(slots).T)
+        masses = calibration.column_mass_LHT[index], calibration.diagonal_mass_LHT[index]
+        kls = compact_kl(alpha_NT, rho_NT, *masses, calibration.neg_entropy_LH[index]).tolist()
+    errors = prepare_pattern(alpha_NT, rho_NT).error_HP[:, PATHS.index("fft")].tolist()
+    return [
+        dataclasses.replace(head, alpha_T=alpha_T, rho_T=rho_T, fit_kl=kl, fft_error=error)
+        for head, alpha_T, rho_T, kl, error in zip(chosen, alpha_NT, rho_NT, kls, errors, strict=True)
+    ]
+
+
+def _report_shortfall(
+    missing: int, target: int, rate: float, skipped: Sequence[SkippedHead], max_fit_kl: float, on_shortfall: str
+) -> None:
+    num_unfit = sum(head.fit_kl is not None for head in skipped)
+    message = (
+        f"only {target - missing} of the {target} heads that rate {rate:g} asks for can be static: {num_unfit} do "
+        f"not fit within {max_fit_kl:g} nat, {len(skipped) - num_unfit} are in full layers. "
+        "Lower rate, raise max_fit_kl or max_per_layer, or set on_shortfall to warn"
+    )
+    if on_shortfall == "error":
+        raise ValueError(message)
+    logger.warning(message)
+
+
 def _layer_cap(calibration: Calibration, max_per_layer: int | None) -> int:
     if max_per_layer is not None and max_per_layer < 0:
         raise ValueError(f"max_per_layer must not be negative, got {max_per_layer}")
@@ -164,3 +207,13 @@ def _check_base(calibration: Calibration, base_heads: Sequence[StaticHead]) -> N
     if planned != seen:
         difference = ", ".join(f"L{layer}H{head}" for layer, head in sorted(planned ^ seen))
         raise ValueError(f"the plan so far and the calibration disagree about which heads are static: {difference}")
+
+
+def _check_list(heads: Sequence[Head], calibration: Calibration, quota: int) -> list[Head]:
+    """A given list of heads must be live heads of the model, each once, as many as the rate asks for."""
+    live = {(layer, head) for layer, head in calibration.live_LH.nonzero().tolist()}
+    if wrong := [f"L{layer}H{head}" for layer, head in heads if (layer, head) not in live]:
+        raise ValueError(f"the list of heads names {', '.join(wrong)}, which are not live heads of this model")
+    if len(set(heads)) != len(heads) or len(heads) != quota:
+        raise ValueError(f"the list of heads must name each of {quota} heads once (from rate), got {len(heads)} names")
+    return list(heads)

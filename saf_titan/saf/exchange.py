@@ -50,3 +50,12 @@ class HeadExchange:
                 raise ValueError(f"ranks calibrate on different lengths: {[int(s[1]) for s in shapes]}")
             self._counts = [int(s[0]) for s in shapes]
         return self._counts
+
+
+def sum_over_ranks(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """The sum of every rank's x, on the CPU; x itself in a single process."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return x.cpu()
+    total = x.to("cuda" if dist.get_backend(group) == "nccl" else "cpu", copy=True)
+    dist.all_reduce(total, group=group)
+    return total.cpu()

@@ -27,6 +27,7 @@ from saf_titan.saf.compact import Marginals, fix_gauge, marginals, uniform_masse
 FitMethod = Literal["lbfgs", "ipf", "adam400"]
 _SMOOTHING = 1e-6
 _IPF_ROUNDS = 10
+_MIN_MASS = 1e-3
 
 
 @dataclass(frozen=True)
@@ -136,10 +137,12 @@ def _lbfgs(
     """L-BFGS in coordinates scaled by the square root of their mass, the order of the Hessian's diagonal.
 
     Without the scale the rare lags of a head converge thousands of times slower than the common ones. A few rounds of
-    proportional fitting come first, because far from the optimum the scale is wrong by orders of magnitude.
+    proportional fitting come first, because far from the optimum the scale is wrong by orders of magnitude. They also
+    settle the rarest columns and lags, whose scale has a floor: a step there would overshoot to where the objective is
+    flat, and never return.
     """
     alpha_HT, rho_HT, _ = _ipf(target, alpha_HT, rho_HT, tol, min(_IPF_ROUNDS, max_iterations))
-    scale_HX = torch.cat([target.c_HT, target.d_HT], dim=1).sqrt()
+    scale_HX = torch.cat([target.c_HT, target.d_HT], dim=1).clamp(min=_MIN_MASS).sqrt()
 
     def evaluate(x_NX: Tensor, heads_N: Tensor) -> lbfgs.Point:
         part, scale_NX = target[heads_N], scale_HX[heads_N]

@@ -39,6 +39,8 @@ class StaticHead:
     """Place in the ranking of its event, from 0."""
     step: int
     """Training step at which the head became static."""
+    fft_error: float | None = None
+    """Certified error of float32 FFT mixing, as a share of the largest value row; see `ops.prepare_pattern`."""
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ Legend: L layers, H query heads.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from saf_titan.saf.calibration import Calibration
@@ -20,14 +22,19 @@ Head = tuple[int, int]
 """(layer, head)."""
 
 
-def scores(calibration: Calibration, selector: str) -> Tensor:
-    """Scores (L, H) of a selector: "variance" (the published default), "kl", or one of `extra_scores`.
+def scores(calibration: Calibration, selector: str, *, seed: int = 0) -> Tensor:
+    """Scores (L, H) of a selector: "variance" (the published default), "kl", one of `extra_scores`, or "random".
 
+    seed: of "random" alone; its order does not depend on which heads are static already.
     Raises ValueError for a selector this calibration has no scores for.
     """
-    known = {"variance": calibration.variance_LH, "kl": calibration.kl_LH, **calibration.extra_scores}
+    if selector == "random":
+        generator = torch.Generator().manual_seed(seed)
+        random_LH = torch.rand(calibration.live_LH.shape, generator=generator, dtype=torch.float64)
+        return random_LH.masked_fill(~calibration.live_LH, math.nan)
+    known = calibration.all_scores()
     if selector not in known:
-        raise ValueError(f"this calibration has no scores {selector!r}: it has {', '.join(sorted(known))}")
+        raise ValueError(f"this calibration has no scores {selector!r}: it has {', '.join(sorted(known))} and random")
     return known[selector]
 
 
@@ -53,3 +60,14 @@ def head_count(total: int, rate: float, rounding: Rounding = "round") -> int:
         raise ValueError(f"unknown rounding {rounding!r}: choose round or floor")
     # a product like 0.29 * 100 = 28.999... means 29 heads
     return math.floor(rate * total + (0.5 if rounding == "round" else 0) + 1e-9)
+
+
+def parse_heads(text: str) -> list[Head]:
+    """(layer, head) of a list like "L0H3,L2H1"; empty for an empty text. ValueError names what cannot be read."""
+    heads = []
+    for name in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"L(\d+)H(\d+)", name)
+        if match is None:
+            raise ValueError(f"{name!r} is not a head: write heads as L<layer>H<head>, for example L0H3,L2H1")
+        heads.append((int(match[1]), int(match[2])))
+    return heads

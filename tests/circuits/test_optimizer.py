@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
-from saf_titan.circuits.schedule import constant, hold_then_ramp
+from saf_titan.circuits.schedule import Schedule, constant, hold_then_ramp
 
 LR, DECAY = 1e-2, 0.1
+FOUR_TIMES = constant(4.0)
 
 
 class Attention(nn.Module):
@@ -36,7 +37,13 @@ class Model(nn.Module):
 
 
 def build(
-    model: nn.Module, *, name: str = "AdamW", lr: float = LR, decay: float = DECAY, ratio=constant(4.0), **kwargs
+    model: nn.Module,
+    *,
+    name: str = "AdamW",
+    lr: float = LR,
+    decay: float = DECAY,
+    ratio: Schedule = FOUR_TIMES,
+    scale_weight_decay: bool = False,
 ) -> tuple[CircuitOptimizers, CircuitSchedules]:
     specific = {"betas": (0.9, 0.95), "eps": 1e-8} if name == "AdamW" else {"momentum": 0.9}
     optimizers = CircuitOptimizers.Config(
@@ -45,9 +52,9 @@ def build(
         split_qk=True,
         implementation="for-loop",
     ).build(model_parts=[model])
-    schedules = CircuitSchedules.Config(warmup_steps=2, decay_type="cosine", qk_ratio=ratio, **kwargs).build(
-        optimizers=optimizers, training_steps=10
-    )
+    schedules = CircuitSchedules.Config(
+        warmup_steps=2, decay_type="cosine", qk_ratio=ratio, scale_weight_decay=scale_weight_decay
+    ).build(optimizers=optimizers, training_steps=10)
     return optimizers, schedules
 
 
@@ -89,8 +96,12 @@ def test_decay_scales_with_the_rate_on_request() -> None:
 
 def test_vectors_do_not_decay() -> None:
     optimizers, _ = build(Model())
-    decays = {group.name: live["weight_decay"] for group, live in zip(optimizers.groups, optimizers.param_group_list)}
-    assert decays["no_decay"] == 0.0
+    (no_decay,) = [
+        live
+        for group, live in zip(optimizers.groups, optimizers.param_group_list, strict=True)
+        if group.name == "no_decay"
+    ]
+    assert no_decay["weight_decay"] == 0.0
 
 
 def test_sgd_is_available() -> None:

@@ -114,11 +114,23 @@ def test_a_ratio_schedule_on_a_fused_weight() -> None:
         (["--lr_scheduler.warmup_steps=6000", "--lr_scheduler.decay_ratio=0.5"], "lr_scheduler.decay_ratio"),
         (["--compile.enable=true", "--compile.components=[]"], "compile.components"),
         (["--optimizer.name=SGD", "--optimizer.implementation=fused_opt_states_bf16"], "optimizer.implementation"),
-        (["--parallelism.tensor_parallel_degree=8"], "parallelism.tensor_parallel_degree"),
-        (["--training.seq_len=127", "--parallelism.context_parallel_degree=2"], "training.seq_len"),
+        (["--parallelism.tensor_parallel_degree=2"], "parallelism.tensor_parallel_degree"),
+        (["--parallelism.context_parallel_degree=2"], "parallelism.context_parallel_degree"),
         (["--parallelism.pipeline_parallel_degree=2"], "parallelism.pipeline_parallel_degree"),
+        ([*LLAMA, "--parallelism.tensor_parallel_degree=32"], "parallelism.tensor_parallel_degree"),
+        ([*LLAMA, "--training.seq_len=127", "--parallelism.context_parallel_degree=2"], "training.seq_len"),
+        (
+            ["--model.family=llama3", "--model.flavor=1B", "--parallelism.pipeline_parallel_degree=2"],
+            "parallelism.pipeline_parallel_degree",
+        ),
+        (
+            [*LLAMA, "--parallelism.pipeline_parallel_degree=2", "--training.cuda_graphs=true"],
+            "training.cuda_graphs",
+        ),
+        ([*LLAMA, *SAF], "saf.enable"),
+        (["--checkpoint.enable=false", "--checkpoint.load_step=10"], "checkpoint.load_step"),
+        (["--checkpoint.enable=false", "--checkpoint.initial_load_path=x"], "checkpoint.initial_load_path"),
         ([*LLAMA, "--parallelism.pipeline_parallel_degree=7"], "parallelism.pipeline_parallel_degree"),
-        ([*SAF, "--parallelism.tensor_parallel_degree=2"], "parallelism.tensor_parallel_degree"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
@@ -138,7 +150,8 @@ def test_impossible_combinations(words: list[str], key: str) -> None:
         ["--lr_scheduler.total_steps=20000"],
         ["--lr_scheduler.warmup_steps=5000", "--lr_scheduler.decay_ratio=0.5"],
         ["--lr_scheduler.warmup_steps=10000"],
-        ["--parallelism.tensor_parallel_degree=4"],
+        [*LLAMA, "--parallelism.tensor_parallel_degree=4"],
+        [*LLAMA, "--parallelism.context_parallel_degree=2"],
         [*LLAMA, "--parallelism.pipeline_parallel_degree=6"],
     ],
     ids=" ".join,
@@ -172,7 +185,7 @@ def test_world_size_that_cannot_share_the_batch() -> None:
     [
         (["--parallelism.data_parallel_replicate_degree=2"], 3),
         (["--parallelism.data_parallel_shard_degree=2"], 4),
-        (["--parallelism.tensor_parallel_degree=4"], 2),
+        ([*LLAMA, "--parallelism.tensor_parallel_degree=4"], 2),
     ],
 )
 def test_world_size_that_does_not_fit_the_degrees(words: list[str], world_size: int) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from saf_titan.resume import read_plan
+from saf_titan.resume import read_freeze
 from tests.e2e.runs import Run, train
 
 pytestmark = pytest.mark.distributed
@@ -46,7 +46,7 @@ def test_resume_is_bit_identical(whole: Run, tmp_path: Path, corpus_overrides: t
     assert resumed.losses() == expected
     final = [row["loss"] for row in (whole.kind("validation")[-1], resumed.kind("validation")[-1])]
     assert final[0] == final[1]
-    plans = [read_plan(run.folder / "checkpoint" / "step-8") for run in (whole, resumed)]
+    plans = [read_freeze(run.folder / "checkpoint" / "step-8").plan for run in (whole, resumed)]
     assert plans[0] is not None
     assert plans[1] is not None
     assert plans[0].digest == plans[1].digest
@@ -67,7 +67,7 @@ def test_another_world_size_derives_the_same_heads(
     whole: Run, tmp_path: Path, corpus_overrides: tuple[str, ...], ranks: int
 ) -> None:
     resumed = resume(whole, tmp_path, 4, *corpus_overrides, ranks=ranks)
-    mine, theirs = (read_plan(run.folder / "checkpoint" / "step-8") for run in (resumed, whole))
+    mine, theirs = (read_freeze(run.folder / "checkpoint" / "step-8").plan for run in (resumed, whole))
     assert mine is not None
     assert theirs is not None
     assert [(head.layer, head.head) for head in mine.heads] == [(head.layer, head.head) for head in theirs.heads]
@@ -77,7 +77,7 @@ def test_query_and_key_rows_of_static_heads_stay_exactly_zero(whole: Run, tmp_pa
     torch_file = tmp_path / "step-8.pt"
     dcp_to_torch_save(whole.folder / "checkpoint" / "step-8", torch_file)
     state = torch.load(torch_file, weights_only=False)
-    plan = read_plan(whole.folder / "checkpoint" / "step-8")
+    plan = read_freeze(whole.folder / "checkpoint" / "step-8").plan
     assert plan is not None
     for matrix in ("wq", "wk"):
         for layer, (heads, _, _) in plan.layers().items():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
@@ -12,6 +16,7 @@ from torchtitan.models.common import CosSinRoPE, Linear
 from saf_titan.layers.attention import MixedAttention, SAFAttention
 from saf_titan.layers.qkv import SplitQKV
 from saf_titan.models.init import normal
+from saf_titan.ops.mixed_attention import cpu
 
 B, T, H, D = 2, 24, 4, 8
 C = H * D
@@ -82,19 +87,37 @@ def test_forward_and_gradients_match_the_dense_reference(heads: tuple[int, ...])
             torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("heads", [(1,), (0, 3), (0, 1, 2, 3)], ids=str)
+def test_pruned_heads_are_gone(heads: tuple[int, ...]) -> None:
+    module, pruned = attention(), attention()
+    pruned.set_pruned(heads)
+    # a head whose output columns are zero adds nothing
+    with torch.no_grad():
+        module.wo.weight[:, module.qkv_linear.head_rows(heads)] = 0
+    x = torch.randn(B, T, C, requires_grad=True)
+    y, expected = pruned(x, None), module(x, None)
+    torch.testing.assert_close(y, expected, rtol=0, atol=2e-6)
+    if len(heads) < H:
+        got, wanted = (torch.autograd.grad(out.square().sum(), x, retain_graph=True)[0] for out in (y, expected))
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+    pruned.set_live()
+    assert torch.equal(pruned(x, None), attention()(x, None))
+
+
 def test_static_heads_skip_their_projections_and_scores() -> None:
     x = torch.randn(B, T, C)
 
     def count(module: SAFAttention) -> tuple[int, int]:
-        """(operations of matrix products, heads in scaled dot-product attention)."""
+        """(operations of matrix products, heads that torch's attention was asked to score)."""
         scored = []
-        original = torch.nn.functional.scaled_dot_product_attention
+
+        def counting(attention: Callable[..., Any]) -> Callable[..., Any]:
+            # q is [B, heads, T, D] in both
+            return lambda q, *args, **kwargs: scored.append(q.shape[1]) or attention(q, *args, **kwargs)
+
         with pytest.MonkeyPatch.context() as patch, FlopCounterMode(display=False) as counter:
-            patch.setattr(
-                torch.nn.functional,
-                "scaled_dot_product_attention",
-                lambda q, *args, **kwargs: scored.append(q.shape[1]) or original(q, *args, **kwargs),
-            )
+            patch.setattr(F, "scaled_dot_product_attention", counting(F.scaled_dot_product_attention))
+            patch.setattr(cpu, "FLASH_FORWARD", counting(cpu.FLASH_FORWARD))
             module(x, None)
         products = counter.get_flop_counts()["Global"]
         return int(products.get(torch.ops.aten.mm, 0) + products.get(torch.ops.aten.addmm, 0)), sum(scored)

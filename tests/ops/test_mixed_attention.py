@@ -7,11 +7,11 @@ import itertools
 import pytest
 import torch
 import torch._dynamo.testing
-from pattern_families import make_families
 from torch import Tensor
 from torch.nn import functional as F
 
 from saf_titan.ops import StaticPattern, mixed_attention, prepare_pattern
+from tests.ops.pattern_families import make_families
 
 NAMES = ("power1", "sink24-local", "spiky", "local", "uniform", "noisy")
 T_FIT = 80
@@ -49,6 +49,7 @@ class Layer:
     def run(self, backend: str = "auto", **changes: object) -> list[Tensor]:
         """Output and the gradients of the inputs that are there."""
         inputs = [x for x in (self.q, self.k, self.v) if x is not None]
+        retain_graph = bool(changes.pop("retain_graph", False))
         arguments = {
             "live_heads": self.live,
             "static_heads": self.static,
@@ -56,14 +57,15 @@ class Layer:
             "backend": backend,
         } | changes
         y = mixed_attention(self.q, self.k, self.v, **arguments)  # type: ignore[arg-type]
-        return [y, *torch.autograd.grad(y, inputs, self.dy)]
+        return [y, *torch.autograd.grad(y, inputs, self.dy, retain_graph=retain_graph)]
 
 
 @pytest.mark.parametrize(("num_heads", "num_kv", "static"), LAYERS)
 @pytest.mark.parametrize("T", [1, 63, 80])
-def test_output_and_gradients(num_heads: int, num_kv: int, static: tuple[int, ...], T: int) -> None:
+@pytest.mark.parametrize("backend", ["auto", "split"])
+def test_output_and_gradients(num_heads: int, num_kv: int, static: tuple[int, ...], T: int, backend: str) -> None:
     layer = Layer(num_heads, num_kv, static, T)
-    for actual, expected in zip(layer.run("auto"), layer.run("naive"), strict=True):
+    for actual, expected in zip(layer.run(backend), layer.run("naive"), strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -165,3 +167,52 @@ def test_live_heads_need_queries_and_keys() -> None:
     layer = Layer(4, 4, (1,), T=20)
     with pytest.raises(ValueError, match="with 3 live heads, q and k must both be given"):
         mixed_attention(None, None, layer.v, live_heads=layer.live, static_heads=layer.static, pattern=layer.pattern)
+
+
+@pytest.mark.parametrize(
+    ("static", "changes", "message"),
+    [
+        ((), {}, "'fused' needs live and static heads"),
+        ((0, 1, 2, 3), {}, "'fused' needs live and static heads"),
+        ((1,), {"cu_seqlens": torch.tensor([0, 20])}, "'fused' does not take packed documents"),
+    ],
+)
+def test_the_fused_backend_never_falls_back(static: tuple[int, ...], changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Layer(4, 4, static, T=20, B=1).run("fused", **changes)
+
+
+def test_gradients_of_the_pattern_pass_through_a_layer() -> None:
+    layer = Layer(4, 4, (1,), T=20)
+    alpha, rho = (logits.requires_grad_() for logits in make_families(NAMES[:1], T_FIT))
+    layer.pattern = prepare_pattern(alpha, rho)
+    gradients = []
+    for backend in ("auto", "naive"):
+        y = layer.run(backend, retain_graph=True)[0]
+        gradients.append(torch.autograd.grad(y, (alpha, rho), layer.dy, retain_graph=True))
+    for actual, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("backend", ["split", "fused"])
+def test_low_precision(dtype: torch.dtype, backend: str) -> None:
+    layer = Layer(6, 2, (0, 4), T=70)
+    assert layer.q is not None
+    assert layer.k is not None
+    layer.q, layer.k, layer.v = (x.detach().to(dtype).requires_grad_() for x in (layer.q, layer.k, layer.v))
+    layer.dy = layer.dy.to(dtype)
+    for actual, expected in zip(layer.run(backend), layer.run("naive"), strict=True):
+        assert actual.dtype == dtype
+        assert (actual.double() - expected.double()).norm() < 1e-2 * expected.double().norm()
+
+
+# opcheck itself reads the gradient of the tensors it clones
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize(("num_heads", "num_kv"), [(3, 3), (4, 2)])
+def test_operator_contract(num_heads: int, num_kv: int) -> None:
+    layer = Layer(num_heads, num_kv, (1,), T=20)
+    assert layer.pattern is not None
+    heads = (torch.tensor(layer.live), torch.tensor(layer.static))
+    inputs = (layer.q, layer.k, layer.v, *heads, *layer.pattern, 0.3)
+    torch.library.opcheck(torch.ops.saf_titan.mixed_attention.default, inputs)

@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from pattern_families import NAMES, make_families, make_family
 
 from saf_titan.ops import prepare_pattern, static_mix
 from saf_titan.ops.pattern import ERROR_LIMIT, attention_rows, log_normalizer
+from tests.ops.pattern_families import NAMES, make_families, make_family
 
 T = 300
 LONG_T = 1500

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 import torch
-from pattern_families import NAMES, make_families
 from torch import Tensor
 
 from saf_titan.ops import explain, prepare_pattern, static_mix, static_mix_naive
 from saf_titan.ops.static_mix.fft import fft_size
+from tests.ops.pattern_families import NAMES, make_families
 
 T_FIT = 700
 SOME = ("power1", "sink24-local", "spiky")

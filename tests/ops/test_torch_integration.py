@@ -10,23 +10,23 @@ from typing import Any
 
 import pytest
 import torch
-from pattern_families import make_families
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from saf_titan.ops import StaticPattern, mixed_attention, prepare_pattern
+from saf_titan.ops import SAVED_OPS, StaticPattern, mixed_attention, prepare_pattern
+from tests.ops.pattern_families import make_families
 
 T, D, C = 24, 4, 16
-STATIC_MIX = torch.ops.saf_titan.static_mix.default
 
 
 class Attention(nn.Module):
     """The smallest layer with live heads 0, 2 and static heads 1, 3."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: str) -> None:
         super().__init__()
+        self.backend = backend
         self.wq, self.wk = (nn.Linear(C, 2 * D, bias=False) for _ in range(2))
         self.wv, self.wo = nn.Linear(C, 4 * D, bias=False), nn.Linear(4 * D, C, bias=False)
         self.register_buffer("live_heads", torch.tensor([0, 2]))
@@ -37,12 +37,14 @@ class Attention(nn.Module):
     def forward(self, x_BTC: Tensor) -> Tensor:
         q, k, v = (w(x_BTC).unflatten(-1, (-1, D)) for w in (self.wq, self.wk, self.wv))
         pattern = StaticPattern(*(getattr(self, name) for name in StaticPattern._fields))
-        y = mixed_attention(q, k, v, live_heads=self.live_heads, static_heads=self.static_heads, pattern=pattern)
+        y = mixed_attention(
+            q, k, v, live_heads=self.live_heads, static_heads=self.static_heads, pattern=pattern, backend=self.backend
+        )
         return x_BTC + self.wo(y.flatten(2))
 
 
 class SelectivelyCheckpointed(nn.Module):
-    """Recomputes everything of a layer but the static mixing."""
+    """Recomputes everything of a layer but its mixing."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -54,7 +56,7 @@ class SelectivelyCheckpointed(nn.Module):
 
 
 def _policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operator == STATIC_MIX else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if operator in SAVED_OPS else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 class CallCounter(TorchDispatchMode):
@@ -73,9 +75,9 @@ def make_input() -> Tensor:
     return torch.randn(2, T, C, generator=torch.Generator().manual_seed(1))
 
 
-def make_layer() -> Attention:
+def make_layer(backend: str = "auto") -> Attention:
     torch.manual_seed(0)
-    return Attention()
+    return Attention(backend)
 
 
 def gradients(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
@@ -83,13 +85,17 @@ def gradients(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     return {name.replace("layer.", ""): p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-def test_selective_checkpointing_mixes_once_forward_and_once_backward() -> None:
+# forward and backward of static mixing are one operator, those of the fused attention are two
+@pytest.mark.parametrize(
+    ("backend", "operator", "calls"), [("split", "static_mix", 2), ("fused", "mixed_attention", 1)]
+)
+def test_selective_checkpointing_mixes_once(backend: str, operator: str, calls: int) -> None:
     x = make_input()
     expected = gradients(make_layer(), x)
-    model = SelectivelyCheckpointed(make_layer())
+    model = SelectivelyCheckpointed(make_layer(backend))
     with CallCounter() as counter:
         actual = gradients(model, x)
-    assert counter.calls[STATIC_MIX] == 2
+    assert counter.calls[getattr(torch.ops.saf_titan, operator).default] == calls
     for name in expected:
         torch.testing.assert_close(actual[name], expected[name])
 

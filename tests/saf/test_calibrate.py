@@ -17,10 +17,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two gloo ranks wrote, see calibrate_worker.py."""
-    out = tmp_path_factory.mktemp("two_ranks")
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "tests.saf.calibrate_worker"]
+def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What four gloo ranks wrote, see calibrate_worker.py."""
+    out = tmp_path_factory.mktemp("four_ranks")
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", "-m", "tests.saf.calibrate_worker"]
     result = subprocess.run(
         [sys.executable, *command, str(out)],
         cwd=ROOT,
@@ -76,17 +76,17 @@ def test_calibration_leaves_the_random_state_alone() -> None:
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("batch_size", [2, 6], ids=["kept", "inline"])
-def test_every_number_of_ranks_gives_the_same_bytes(two_ranks: Path, batch_size: int) -> None:
+def test_every_number_of_ranks_gives_the_same_bytes(four_ranks: Path, batch_size: int) -> None:
     model = uneven_model()
     alone = calibrate(model.attentions, sequences(6).split(batch_size), model, source="fake").to_bytes()
-    for rank in range(2):
-        assert (two_ranks / f"batch{batch_size}.rank{rank}").read_bytes() == alone
+    for rank in range(4):
+        assert (four_ranks / f"batch{batch_size}.rank{rank}").read_bytes() == alone
 
 
 @pytest.mark.distributed
-def test_every_rank_names_the_broken_heads(two_ranks: Path) -> None:
-    for rank in range(2):
-        message = (two_ranks / f"error.rank{rank}").read_text()
+def test_every_rank_names_the_broken_heads(four_ranks: Path) -> None:
+    for rank in range(4):
+        message = (four_ranks / f"error.rank{rank}").read_text()
         assert message.startswith("attention of L2H3 (layer, head) is not finite")
 
 
@@ -112,6 +112,14 @@ def test_impossible_calibrations_are_refused() -> None:
         calibrate(model.attentions, [sequences(2)], lambda tokens: None)
     with pytest.raises(ValueError, match="layer 0 handed over 1 times in 2 forwards"):
         calibrate(model.attentions, [0, 1], lambda i: model.attentions[0](sequences(2)) if i else None)
+    with pytest.raises(ValueError, match="positions has 3 entries for 2 calibration sequences"):
+        calibrate(model.attentions, [sequences(2)], model, positions=range(3))
+    with pytest.raises(ValueError, match="3 live heads are not evenly grouped over 2 key heads"):
+        calibrate(
+            model.attentions,
+            [sequences(2)],
+            lambda _: model.attentions[0].capture(torch.zeros(2, 4, 3, 8), torch.zeros(2, 4, 2, 8), (0, 1, 3), None),
+        )
     model.attentions[0].q_VHD[:, 2] = torch.inf
     with pytest.raises(ValueError, match="attention of L0H2"):
         calibrate(model.attentions, [sequences(2)], model)

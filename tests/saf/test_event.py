@@ -127,3 +127,48 @@ def test_repeated_events_give_the_same_plan() -> None:
         make_plan(calibration(SCORES), step=1, rate=0.5).digest
         == make_plan(calibration(SCORES), step=1, rate=0.5).digest
     )
+
+
+def test_random_selection_depends_on_the_seed_alone() -> None:
+    plans = [make_plan(calibration(SCORES), step=0, rate=0.5, selector="random", seed=seed) for seed in range(8)]
+    assert len({tuple(slots(plan)) for plan in plans}) > 4
+    half, quarter = plans[0], make_plan(calibration(SCORES), step=0, rate=0.25, selector="random", seed=0)
+    assert set(slots(quarter)) < set(slots(half))
+
+
+def test_random_layer_matched_takes_as_many_of_each_layer_as_variance() -> None:
+    data = calibration([[0.1, 0.2, 0.3, 0.9], [0.4, 0.8, 0.7, 0.6]], unfit=((0, 1),))
+    assert [layer for layer, _ in slots(make_plan(data, step=0, rate=0.5))] == [0, 0, 1, 1]
+    chosen = set()
+    for seed in range(8):
+        plan = make_plan(data, step=0, rate=0.5, selector="random_layer_matched", seed=seed)
+        assert [head.layer for head in plan.heads] == [0, 0, 1, 1]
+        assert (0, 1) not in slots(plan)
+        chosen |= set(slots(plan))
+    assert len(chosen) > 5
+
+
+def test_a_list_of_heads_is_taken_as_it_is_or_not_at_all() -> None:
+    data = calibration(SCORES, unfit=((1, 1),))
+    plan = make_plan(data, step=0, rate=0.25, selector="list", heads=[(1, 3), (0, 1)])
+    assert slots(plan) == [(0, 1), (1, 3)]
+    assert [head.rank for head in plan.heads] == [1, 0]
+    with pytest.raises(ValueError, match="only 1 of the 2 heads"):
+        make_plan(data, step=0, rate=0.25, selector="list", heads=[(1, 1), (0, 1)], on_shortfall="warn")
+    with pytest.raises(ValueError, match="names L2H0, which are not live"):
+        make_plan(data, step=0, rate=0.25, selector="list", heads=[(2, 0), (0, 1)])
+    with pytest.raises(ValueError, match=r"each of 2 heads once .* got 3 names"):
+        make_plan(data, step=0, rate=0.25, selector="list", heads=[(0, 0), (0, 1), (0, 2)])
+
+
+@pytest.mark.parametrize("content", ["distance", "uniform", "random"])
+def test_contents_share_the_heads_and_differ_in_the_pattern(content: str) -> None:
+    data = calibration(SCORES, unfit=((0, 0),))
+    mean = make_plan(data, step=0, rate=0.5)
+    other = make_plan(data, step=0, rate=0.5, content=content)
+    assert slots(other) == slots(mean)
+    assert other.skipped == mean.skipped
+    assert other.content == content
+    assert other.digest != mean.digest
+    for ours, theirs in zip(other.heads, mean.heads, strict=True):
+        assert ours.fit_kl > theirs.fit_kl - 1e-6

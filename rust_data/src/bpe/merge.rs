@@ -8,6 +8,7 @@ use super::vocab::Vocab;
 pub type Pair = (u32, u32, u32);
 
 /// The merges of a vocabulary; 16-bit ids where they fit keep the table in the L2 cache.
+#[expect(clippy::large_enum_variant, reason = "one a tokenizer, and never moved")]
 pub enum Merges {
     Narrow(PairTable<u16>),
     Wide(PairTable<u32>),

@@ -11,7 +11,6 @@ from saf_titan.ops.attention_stats.stats import pooling_matrix
 from saf_titan.ops.pattern import attention_rows
 from saf_titan.saf.calibration import Calibration
 from saf_titan.saf.plan import StaticHead, StaticPlan
-from saf_titan.saf.select import scores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,11 +34,16 @@ class FreezeEvent:
         heads = self.plan.heads if self.plan else ()
         return tuple(sorted((head for head in heads if head.step == self.step), key=lambda head: head.rank))
 
-    def scores(self) -> Tensor | None:
-        """Scores (L, H) the heads were ranked by, NaN for a head that was static before; None without statistics."""
+    def scores(self) -> tuple[str, Tensor] | None:
+        """Name and values (L, H) of the score to show, NaN for a head that was static before; None without statistics.
+
+        It is the score the heads were ranked by, or the variance where they were ranked by none (random, a list).
+        """
         if self.plan is None or self.calibration is None:
             return None
-        return scores(self.calibration, self.plan.selector)
+        table = self.calibration.all_scores()
+        name = self.plan.selector if self.plan.selector in table else "variance"
+        return name, table[name]
 
 
 def read_events(log: RunLog) -> list[FreezeEvent]:

@@ -107,9 +107,10 @@ def _running_mean(values: np.ndarray, half_width: int) -> np.ndarray:
 
 def score_figure(event: FreezeEvent) -> str | None:
     """Layer by head: the score, with the chosen and the skipped heads marked; None without plan and statistics."""
-    scores_LH = event.scores()
-    if event.plan is None or scores_LH is None:
+    scores = event.scores()
+    if event.plan is None or scores is None:
         return None
+    name, scores_LH = scores
     values_LH = np.ma.masked_invalid(scores_LH.numpy())
     num_layers, num_heads = values_LH.shape
     with mpl.rc_context(_STYLE):
@@ -129,9 +130,7 @@ def score_figure(event: FreezeEvent) -> str | None:
         axes.spines[:].set_visible(False)
         axes.set_xlabel("head")
         axes.set_ylabel("layer")
-        figure.colorbar(
-            mesh, ax=axes, label=f"score ({event.plan.selector})", shrink=min(0.9, 12 / num_layers), aspect=18, pad=0.02
-        )
+        figure.colorbar(mesh, ax=axes, label=name, shrink=min(0.9, 12 / num_layers), aspect=18, pad=0.02)
         marks = [Line2D([], [], linestyle="none", marker="o", mfc="white", mec="black", mew=0.8, label="made static")]
         if skipped:
             marks.append(
@@ -156,7 +155,7 @@ def _log_norm(values: np.ma.MaskedArray) -> Normalize:
 def pattern_figure(event: FreezeEvent, num_heads: int) -> str | None:
     """Mean attention above the pattern that replaces it, for heads spread over the ranking; None if there are none."""
     heads = event.new_heads
-    if event.calibration is None or not heads or num_heads == 0:
+    if event.plan is None or event.calibration is None or not heads or num_heads == 0:
         return None
     chosen = [heads[i] for i in np.linspace(0, len(heads) - 1, min(num_heads, len(heads))).round().astype(int)]
     num_bands = -(-len(chosen) // _COLUMNS)
@@ -168,7 +167,9 @@ def pattern_figure(event: FreezeEvent, num_heads: int) -> str | None:
             if column == 0:
                 grid = bands[number // _COLUMNS].subplots(2, _COLUMNS)
                 grid[0, 0].set_ylabel("mean attention")
-                grid[1, 0].set_ylabel("fitted pattern")
+                grid[1, 0].set_ylabel(
+                    "fitted pattern" if event.plan.content == "mean" else f"{event.plan.content} pattern"
+                )
                 for axes in grid.flat:
                     _clear(axes)
             mean_PP = event.calibration.mean_map_LHPP[head.layer, head.head].double()

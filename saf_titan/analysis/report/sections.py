@@ -53,7 +53,10 @@ def _freeze_intent(log: RunLog) -> str:
     if not saf.enable:
         return "none: this run keeps all heads live"
     due = "" if log.freezes else " (not reached yet)"
-    return f"{saf.rate:.0%} of all heads after step {log.config.freeze_step:,}{due}, lowest {saf.selector} first"
+    return (
+        f"{saf.rate:.0%} of all heads after step {log.config.freeze_step:,}{due}, "
+        f"chosen by {saf.selector}, pattern {saf.content}"
+    )
 
 
 def _key_numbers(log: RunLog, events: list[FreezeEvent]) -> list[tuple[str, str]]:
@@ -96,7 +99,7 @@ def freeze(log: RunLog, event: FreezeEvent, num_patterns: int) -> Iterator[str]:
     if event.plan:
         record = event.plan.record
         yield markup.paragraph(
-            f"{len(event.new_heads)} heads became static, chosen by {event.plan.selector} from {record.num_sequences} "
+            f"{len(event.new_heads)} heads became static, chosen by {event.plan.selector} on {record.num_sequences} "
             f"held-out sequences of {record.seq_len:,} tokens. Their attention no longer depends on the input: each "
             "mixes values by a fixed pattern, and its queries, keys and scores are not computed any more."
         )
@@ -110,7 +113,7 @@ def freeze(log: RunLog, event: FreezeEvent, num_patterns: int) -> Iterator[str]:
         yield markup.heading("Patterns", 3)
         yield markup.picture(
             patterns,
-            "Mean attention of some heads (above) and the fitted pattern that replaces it (below), pooled to blocks; "
+            "Mean attention of some heads (above) and the pattern that replaces it (below), pooled to blocks; "
             "queries run downwards, keys to the right, brighter is more. KL: distance of the two in nats per row.",
         )
     yield from _plan_tables(event)

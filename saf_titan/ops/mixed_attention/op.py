@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from saf_titan.ops.mixed_attention.fused import mixed_attention_fused
 from saf_titan.ops.mixed_attention.heads import HeadNumbers, Heads, make_heads
 from saf_titan.ops.mixed_attention.naive import mixed_attention_naive
 from saf_titan.ops.mixed_attention.split import mixed_attention_split
 from saf_titan.ops.packing import check_packing
 from saf_titan.ops.pattern import StaticPattern
 
-BACKENDS = ("auto", "naive", "split")
+BACKENDS = ("auto", "naive", "split", "fused")
+MAX_GPU_HEAD_DIM = 128
 
 
 def mixed_attention(
@@ -38,7 +40,9 @@ def mixed_attention(
     pattern: of the S static heads, in that order; None where nothing is static, then this is torch's causal attention.
     cu_seqlens: int tensor (N + 1,), the bounds 0 .. T of N documents packed into a batch of one; nothing crosses them.
     scale: of the scores, default D ** -0.5.
-    backend: "auto", "naive" (fp64 oracle) or "split" (torch's attention beside `static_mix`).
+    backend: "naive" (fp64 oracle), "split" (torch's attention beside `static_mix`, two operators), "fused" (one
+        operator for live and static heads: Triton on a GPU), or "auto": "fused" on a CPU where it can run, else "split"
+        (which on a GPU keeps torch's fastest attention kernel for live heads).
 
     Returns (B, T, H, D) in natural head order, in the dtype of v; gradients to q, k and v.
     Raises ValueError for shapes that do not fit together, and T > T_fit.
@@ -51,7 +55,15 @@ def mixed_attention(
     if backend == "naive":
         alpha_ST, rho_ST = (pattern.alpha_HT, pattern.rho_HT) if pattern is not None else (None, None)
         return mixed_attention_naive(q_BTUD, k_BTKD, v_BTKD, heads, alpha_ST, rho_ST, scale, cu_seqlens)
-    return mixed_attention_split(q_BTUD, k_BTKD, v_BTKD, heads, pattern, scale, cu_seqlens)
+    obstacle = fused_obstacle(v_BTKD, heads, pattern, cu_seqlens)
+    if backend == "fused" and obstacle is not None:
+        raise ValueError(f"backend 'fused' {obstacle}; use 'auto' or 'split'")
+    if backend == "split" or obstacle is not None or (backend == "auto" and v_BTKD.device.type != "cpu"):
+        return mixed_attention_split(q_BTUD, k_BTKD, v_BTKD, heads, pattern, scale, cu_seqlens)
+    assert q_BTUD is not None
+    assert k_BTKD is not None
+    assert pattern is not None
+    return mixed_attention_fused(q_BTUD, k_BTKD, v_BTKD, heads, pattern, scale)
 
 
 def check_attention(
@@ -89,3 +101,18 @@ def check_attention(
         raise ValueError(f"the pattern has {pattern.num_heads} heads, but static_heads has {num_static}")
     if cu_seqlens is None:
         pattern.check_length(T)
+
+
+def fused_obstacle(
+    v_BTKD: Tensor, heads: Heads, pattern: StaticPattern | None, cu_seqlens: Tensor | None
+) -> str | None:
+    """Why the fused backend cannot run, or None."""
+    if pattern is None or heads.live_U.shape[0] == 0:
+        return "needs live and static heads in the layer"
+    if cu_seqlens is not None:
+        return "does not take packed documents"
+    if pattern.alpha_HT.requires_grad or pattern.rho_HT.requires_grad:
+        return "has no gradient of the pattern"
+    if v_BTKD.device.type == "cuda" and v_BTKD.shape[-1] > MAX_GPU_HEAD_DIM:
+        return f"takes head dims up to {MAX_GPU_HEAD_DIM} on a GPU, but D={v_BTKD.shape[-1]}"
+    return None

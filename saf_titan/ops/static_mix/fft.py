@@ -1,7 +1,7 @@
 """Static mixing of one head by FFT convolution, heavy columns apart: O(T log T).
 
 Only for patterns with an accepted certificate (`StaticPattern.error_HP`): the error of an FFT is absolute.
-Shapes: B batch, T time, D head dim, M heavy columns.
+Shapes: B batch, T time, D head dim, M heavy columns, C channels of a chunk, N samples of a transform, F frequencies.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from torch.nn import functional as F
 
 from saf_titan.ops.pattern import HeadFactors
 
+# elements of the buffer that is transformed at once (1 MiB in fp32), but not fewer channels than fill a cache line
+CHUNK_ELEMENTS = 1 << 18
+MIN_CHANNELS = 16
 # floats between the rows of a transposed buffer: rows a power of two apart would share one set of the cache
 ROW_GAP = 16
 
@@ -33,21 +36,24 @@ def mix_head_fft(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, transpose: boo
     if transpose:
         spectrum_F = spectrum_F.conj_physical()
 
-    # one sequence at a time stays in the cache; reading and writing transposed costs as much as half of the FFTs
-    padded_DN = before_T.new_empty(D, size)
-    padded_DN[:, T:] = 0
-    mixed_DT = before_T.new_empty(D, T + ROW_GAP)[:, :T]
+    # few channels at a time: the buffers stay in the cache and are reused, and no memory is mapped anew in every call
+    C = min(D, max(MIN_CHANNELS, CHUNK_ELEMENTS // size))
+    padded_CN = before_T.new_empty(C, size)
+    padded_CN[:, T:] = 0
+    mixed_CT = before_T.new_empty(C, T + ROW_GAP)[:, :T]
     for x_TD, y_TD in zip(x_BTD, y_BTD, strict=True):
-        padded_DN[:, :T] = (x_TD * before_T[:, None]).T
-        convolved_DN = torch.fft.irfft(torch.fft.rfft(padded_DN).mul_(spectrum_F), size)
-        torch.mul(convolved_DN[:, :T], after_T, out=mixed_DT)
-        if p_MT is None:
-            y_TD.copy_(mixed_DT.T)
-        elif transpose:
-            y_TD.copy_(mixed_DT.T)
+        for x_TC, y_TC in zip(x_TD.split(C, dim=1), y_TD.split(C, dim=1), strict=True):
+            channels = x_TC.shape[1]
+            padded, mixed = padded_CN[:channels], mixed_CT[:channels]
+            padded[:, :T] = (x_TC.to(before_T.dtype) * before_T[:, None]).T
+            convolved_CN = torch.fft.irfft(torch.fft.rfft(padded).mul_(spectrum_F), size)
+            torch.mul(convolved_CN[:, :T], after_T, out=mixed)
+            if p_MT is not None and not transpose:
+                mixed.addmm_(x_TC[heavy_M].to(p_MT.dtype).T, p_MT)
+            # a copy that transposes and converts at once is slower than two
+            y_TC.copy_(mixed.T if y_TC.dtype == mixed.dtype else mixed.T.contiguous())
+        if p_MT is not None and transpose:
             y_TD[heavy_M] = (p_MT @ x_TD.to(p_MT.dtype)).to(y_TD.dtype)
-        else:
-            y_TD.copy_(mixed_DT.addmm_(x_TD[heavy_M].to(p_MT.dtype).T, p_MT).T)
 
 
 def heavy_columns(head: HeadFactors, heavy_M: Tensor) -> Tensor:

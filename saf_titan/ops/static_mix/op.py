@@ -6,6 +6,7 @@ Shapes: B batch, T time, H static heads, D head dim, M heavy columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from saf_titan.ops.static_mix.gradient import pattern_gradient
 from saf_titan.ops.static_mix.naive import mix_head_rows
 from saf_titan.ops.static_mix.planner import check_backend, explain
 from saf_titan.ops.static_mix.toeplitz import mix_head_gemm
+from saf_titan.ops.tiles import shared_memory_limit, static_dtype, toeplitz_tiles
 
 
 def static_mix(
@@ -28,7 +30,8 @@ def static_mix(
     v_BTHD: fp32, bf16 or fp16, any strides, T <= T_fit (a shorter T is exact). Accumulates in fp32; deterministic.
     cu_seqlens: int tensor (N + 1,), the bounds 0 .. T of N documents packed into a batch of one; the pattern restarts
         at each, and T_fit limits the longest document instead of T.
-    backend: "auto" (certified fast path per head, see `explain`), "fft", "fft64", "gemm" or "naive".
+    backend: "auto" (on a CPU the certified fast path of each head, see `explain`; on a GPU "triton"), "fft", "fft64",
+        "gemm", "naive" or "triton".
     Returns (B, T, H, D), contiguous, in the dtype of v; gradient to v, and to the alpha and rho that the pattern was
     prepared from where they require grad.
 
@@ -36,6 +39,8 @@ def static_mix(
     """
     check_values(v_BTHD, pattern, cu_seqlens)
     check_backend(backend)
+    if backend == "triton" and v_BTHD.device.type != "cuda":
+        raise ValueError(f"backend 'triton' needs a GPU, but v is on {v_BTHD.device}; use 'auto'")
     return torch.ops.saf_titan.static_mix(v_BTHD, *pattern, cu_seqlens, False, backend)
 
 
@@ -71,22 +76,44 @@ def _static_mix(
     y_BTHD = torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
     for start, stop in document_bounds(x_BTHD.shape[1], cu_seqlens):
         pattern.check_length(stop - start)
-        _mix_document(x_BTHD[:, start:stop], y_BTHD[:, start:stop], pattern, transpose, backend)
+        if backend == "triton" or (backend == "auto" and x_BTHD.device.type == "cuda"):
+            y_BTHD[:, start:stop] = _mix_on_gpu(x_BTHD[:, start:stop], pattern, transpose)
+        else:
+            heads = range(pattern.num_heads)
+            mix_heads(x_BTHD[:, start:stop], heads, y_BTHD[:, start:stop], heads, pattern, transpose, backend)
     return y_BTHD
 
 
-def _mix_document(x_BTHD: Tensor, y_BTHD: Tensor, pattern: StaticPattern, transpose: bool, backend: str) -> None:
+def _mix_on_gpu(x_BTHD: Tensor, pattern: StaticPattern, transpose: bool) -> Tensor:
+    from saf_titan.ops.static_mix.triton import mix_triton
+
+    B, _, H, D = x_BTHD.shape
+    element_bytes = static_dtype(x_BTHD.dtype).itemsize
+    tiles = toeplitz_tiles(B * D, element_bytes, shared_memory_limit(x_BTHD.device))
+    return mix_triton(x_BTHD, pattern, torch.arange(H, device=x_BTHD.device), transpose, tiles)
+
+
+def mix_heads(
+    x_BTHD: Tensor,
+    x_heads: Sequence[int],
+    y_BTHD: Tensor,
+    y_heads: Sequence[int],
+    pattern: StaticPattern,
+    transpose: bool,
+    backend: str = "auto",
+) -> None:
+    """Write P x, or P^T x, of head s of the pattern from x[:, :, x_heads[s]] to y[:, :, y_heads[s]], on a CPU."""
     T = x_BTHD.shape[1]
-    for h, (path, _) in enumerate(explain(pattern, T, backend)):
-        x_BTD, y_BTD = x_BTHD[:, :, h], y_BTHD[:, :, h]
+    for s, (path, _) in enumerate(explain(pattern, T, backend)):
+        x_BTD, y_BTD = x_BTHD[:, :, x_heads[s]], y_BTHD[:, :, y_heads[s]]
         if path == "fft":
-            mix_head_fft(x_BTD, y_BTD, pattern.head(h, T, torch.float32), transpose)
+            mix_head_fft(x_BTD, y_BTD, pattern.head(s, T, torch.float32), transpose)
         elif path == "fft64":
-            mix_head_fft(x_BTD, y_BTD, pattern.head(h, T, torch.float64), transpose)
+            mix_head_fft(x_BTD, y_BTD, pattern.head(s, T, torch.float64), transpose)
         elif path == "gemm":
-            mix_head_gemm(x_BTD, y_BTD, pattern.head(h, T, torch.float32), transpose)
+            mix_head_gemm(x_BTD, y_BTD, pattern.head(s, T, torch.float32), transpose)
         else:
-            mix_head_rows(x_BTD, y_BTD, pattern.alpha_HT[h], pattern.rho_HT[h], transpose)
+            mix_head_rows(x_BTD, y_BTD, pattern.alpha_HT[s], pattern.rho_HT[s], transpose)
 
 
 @_static_mix.register_fake

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from saf_titan.ops.pattern import ERROR_LIMIT, PATHS, StaticPattern
 
-BACKENDS = ("auto", *PATHS, "naive")
+BACKENDS = ("auto", *PATHS, "naive", "triton")
 # from this length on the FFT is faster than dense products
 FFT_MIN_LENGTH = 512
 

@@ -61,8 +61,8 @@ def test_the_facts_of_a_frozen_run(frozen_report: Path) -> None:
     for fact in (
         "Finished: step 120 of 120.",
         "gpt debug: 4 layers x 8 heads",
-        "50% of all heads after step 60, lowest variance first",
-        "4 heads became static, chosen by variance from 4 held-out sequences of 40 tokens",
+        "50% of all heads after step 60, chosen by variance, pattern mean",
+        "4 heads became static, chosen by variance on 4 held-out sequences of 40 tokens",
         "3.7500 validation loss just before",
         "3.8125 validation loss just after (+0.0625)",
         "3.2500 validation loss, step 120",

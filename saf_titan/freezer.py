@@ -1,0 +1,304 @@
+"""Carrying out a freeze on a model between two optimizer steps: measure, decide, install, and undo if it hurts.
+
+The order of a freeze can be read in :meth:`Freezer.freeze`. When it happens, what is saved and what is reported around
+it are the trainer's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from saf_titan.config import RunConfig
+from saf_titan.config.own_sections import SafSection
+from saf_titan.layers.attention import SAFAttention
+from saf_titan.saf import container
+from saf_titan.saf.calibrate import calibrate
+from saf_titan.saf.calibration import Calibration
+from saf_titan.saf.contents import PRUNE
+from saf_titan.saf.event import make_plan
+from saf_titan.saf.gate_taylor import gate_taylor_scores
+from saf_titan.saf.gradient_ema import GradientEMA
+from saf_titan.saf.install import install, zero_unused_weights
+from saf_titan.saf.output_scores import output_scores
+from saf_titan.saf.pattern_training import PatternTraining
+from saf_titan.saf.plan import StaticPlan
+from saf_titan.saf.schedule import FixedSchedule, LossBudget, LossBudgetSchedule, Schedule, ramp
+from saf_titan.saf.select import parse_heads
+
+Batch = TypeVar("Batch")
+
+OUTPUT_SELECTORS = ("output_rms", "redundancy", "block_influence", "output_error")
+"""Selectors that need values and output weights: one more forward a batch."""
+
+_STATE, _STATE_VERSION = "freeze_state", 1
+
+
+@dataclass(frozen=True)
+class CalibrationData(Generic[Batch]):
+    """This rank's share of the calibration sequences."""
+
+    batches: Sequence[Batch]
+    positions: tuple[int, ...]
+    """Where each sequence of all ranks starts in its source, in tokens."""
+    seed: int
+    source: str
+
+
+@dataclass(frozen=True)
+class FreezeResult:
+    """What a freeze came to."""
+
+    plan: StaticPlan
+    calibration: Calibration
+    accepted: bool
+    """False if the schedule judged the rise of the held-out loss too large; the model is then as before."""
+    losses: tuple[float, float] | None
+    """Held-out loss before and after, where the schedule asks for it."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall time of each stage."""
+
+
+class Freezer(Generic[Batch]):
+    """The static heads of one model: ``plan`` says which they are, ``freeze`` adds to them."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        settings: SafSection,
+        schedule: Schedule,
+        forward: Callable[[Batch], object],
+        sequence_losses: Callable[[Batch], Tensor],
+        group: dist.ProcessGroup | None,
+    ) -> None:
+        """
+        Args:
+            forward: one forward of a batch, a collective under FSDP.
+            sequence_losses: mean loss per token of each sequence of a batch, with a graph where gradients are on.
+            group: ranks that read different data; None for a single process.
+        """
+        self._model, self._optimizer, self._group = model, optimizer, group
+        self._settings, self._schedule = settings, schedule
+        self._forward, self._sequence_losses = forward, sequence_losses
+        self.attentions = [module for module in model.modules() if isinstance(module, SAFAttention)]
+        self._plan: StaticPlan | None = None
+        self._pattern_training: PatternTraining | None = None
+        if settings.enable and settings.pattern_lr:
+            optimizer.register_step_post_hook(self._train_patterns)
+        self._gradient: GradientEMA | None = None
+        if settings.enable and settings.selector == "qk_gradient":
+            self._gradient = GradientEMA(len(self.attentions), self.attentions[0].num_heads)
+            # the pre-hook of the step sees gradients after clipping
+            optimizer.register_step_pre_hook(self._average_gradients)
+
+    @property
+    def plan(self) -> StaticPlan | None:
+        """Static heads and their patterns as they are now; None while every head is live."""
+        return self._pattern_training.plan if self._pattern_training is not None else self._plan
+
+    @property
+    def num_heads(self) -> int:
+        return sum(attention.num_heads for attention in self.attentions)
+
+    @property
+    def num_static_heads(self) -> int:
+        return sum(len(attention.static_heads) for attention in self.attentions)
+
+    def rate_due(self, step: int) -> float | None:
+        """Share of heads to make static now, after ``step`` steps; None if nothing is due."""
+        if not self._settings.enable:
+            return None
+        return self._schedule.next_rate(step, self.plan.rate if self.plan is not None else 0.0)
+
+    def restore(self, plan: StaticPlan) -> None:
+        """Install the plan of a checkpoint, before its weights are loaded."""
+        install(self.attentions, plan)
+        self._accept(plan)
+
+    def freeze(self, step: int, rate: float, data: CalibrationData[Batch]) -> FreezeResult:
+        """Make a share ``rate`` of all heads static; weights, moments and everything else go on untouched.
+
+        Every rank must call it; nothing is changed if it raises. Raises ValueError where :func:`make_plan` does, and
+        RuntimeError if the ranks disagree.
+        """
+        settings = self._settings
+        seconds: dict[str, float] = {}
+        with _timed(seconds, "calibrate"), self._measuring():
+            calibration = calibrate(
+                self.attentions,
+                data.batches,
+                self._forward,
+                group=self._group,
+                positions=data.positions,
+                seed=data.seed,
+                source=data.source,
+            )
+            calibration = self._with_extra_scores(calibration, data.batches)
+        with _timed(seconds, "fit"):
+            plan = make_plan(
+                calibration,
+                step=step,
+                rate=rate,
+                selector=settings.selector,
+                content=settings.content,
+                max_fit_kl=settings.max_fit_kl,
+                rounding=settings.rounding,
+                max_per_layer=settings.max_per_layer or None,
+                exclude_layers=settings.exclude_layers,
+                on_shortfall=settings.on_shortfall,
+                fit_method=settings.fit_method,
+                seed=settings.seed,
+                heads=parse_heads(",".join(settings.heads)),
+                base_plan=self.plan,
+            )
+            self._require_agreement(plan)
+        before = self._held_out_loss(data.batches) if self._schedule.measures else None
+        with _timed(seconds, "install"):
+            install(self.attentions, plan)
+            zeroed = zero_unused_weights(self.attentions, plan, self._optimizer.state)
+        losses = None
+        if before is not None:
+            losses = before, self._held_out_loss(data.batches)
+            if not self._schedule.judge(*losses):
+                zeroed.restore()
+                install(self.attentions, self.plan)
+                # the layers have new tensors for what was trained before
+                if self.plan is not None:
+                    self._accept(self.plan)
+                return FreezeResult(plan, calibration, accepted=False, losses=losses, seconds=seconds)
+        self._accept(plan)
+        return FreezeResult(plan, calibration, accepted=True, losses=losses, seconds=seconds)
+
+    def state(self) -> bytes | None:
+        """What must survive a restart beside the plan; None if nothing must."""
+        header: dict[str, object] = {}
+        tensors: dict[str, Tensor] = {}
+        if self._settings.enable and (schedule := self._schedule.state_dict()):
+            header["schedule"] = schedule
+        if self._gradient is not None:
+            average = self._gradient.state_dict()
+            tensors["gradient.average_LH"] = average.pop("average_LH")
+            header["gradient"] = average
+        if self._pattern_training is not None:
+            tensors |= {f"patterns.{name}": value for name, value in self._pattern_training.moments().items()}
+        return container.pack(_STATE, _STATE_VERSION, header, tensors) if header or tensors else None
+
+    def load_state(self, data: bytes) -> None:
+        """Take up the state of a checkpoint; parts that this run has no use for are ignored."""
+        header, tensors = container.unpack(data, _STATE, _STATE_VERSION, source="the freeze state of the checkpoint")
+        if "schedule" in header and self._settings.enable:
+            self._schedule.load_state_dict(header["schedule"])
+        if "gradient" in header and self._gradient is not None:
+            self._gradient.load_state_dict({**header["gradient"], "average_LH": tensors["gradient.average_LH"]})
+        prefix = "patterns."
+        moments = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        if moments and self._pattern_training is not None:
+            self._pattern_training.load_moments(moments)
+
+    def summary(self) -> str:
+        """Static heads by layer, as ``L0:1,4 L3:0``."""
+        return " ".join(
+            f"L{layer}:{','.join(map(str, attention.static_heads))}"
+            for layer, attention in enumerate(self.attentions)
+            if attention.static_heads
+        )
+
+    def _with_extra_scores(self, calibration: Calibration, batches: Sequence[Batch]) -> Calibration:
+        if self._settings.selector in OUTPUT_SELECTORS:
+            blocks = list(self._model.get_submodule("layers").children())
+            scores = output_scores(blocks, self.attentions, batches, self._forward, calibration, group=self._group)
+            calibration = calibration.with_scores(**scores)
+        if self._settings.selector == "gate_taylor":
+            with torch.enable_grad():
+                score_LH = gate_taylor_scores(self.attentions, batches, self._sequence_losses, group=self._group)
+            self._optimizer.zero_grad()
+            calibration = calibration.with_scores(gate_taylor=score_LH)
+        if self._gradient is not None:
+            calibration = calibration.with_scores(qk_gradient=self._gradient.scores(calibration.live_LH))
+        return calibration
+
+    def _accept(self, plan: StaticPlan) -> None:
+        """Take an installed plan as the plan of the model."""
+        self._plan = plan
+        self._pattern_training = None
+        if self._settings.enable and self._settings.pattern_lr and plan.content != PRUNE:
+            self._pattern_training = PatternTraining(self.attentions, plan, self._settings.pattern_lr, self._group)
+
+    def _train_patterns(self, *_: object) -> None:
+        if self._pattern_training is not None:
+            self._pattern_training.step()
+
+    def _average_gradients(self, *_: object) -> None:
+        assert self._gradient is not None
+
+        def gradient(projection: nn.Linear) -> Tensor:
+            # a fully static layer has no gradient at all
+            weight = projection.weight
+            return weight.grad if weight.grad is not None else torch.zeros_like(weight)
+
+        self._gradient.update(
+            [(gradient(a.qkv_linear.wq), gradient(a.qkv_linear.wk), a.n_kv_heads) for a in self.attentions]
+        )
+
+    def _held_out_loss(self, batches: Sequence[Batch]) -> float:
+        """Mean loss over the calibration sequences of all ranks."""
+        with self._measuring():
+            total = torch.cat([self._sequence_losses(batch).double() for batch in batches]).mean()
+        if self._group is not None:
+            dist.all_reduce(total, group=self._group)
+            total /= dist.get_world_size(self._group)
+        return total.item()
+
+    def _require_agreement(self, plan: StaticPlan) -> None:
+        if not dist.is_initialized():
+            return
+        digests: list[str | None] = [None] * dist.get_world_size()
+        dist.all_gather_object(digests, plan.digest)
+        if len(set(digests)) > 1:
+            raise RuntimeError(f"ranks derived different plans, digests {digests}; nothing was installed")
+
+    @contextmanager
+    def _measuring(self) -> Iterator[None]:
+        """Evaluation without gradients and without compiling anything for it."""
+        self._model.eval()
+        try:
+            with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+                yield
+        finally:
+            self._model.train()
+
+
+def freeze_schedule(run: RunConfig) -> Schedule:
+    """When, and how many heads become static."""
+    saf, start = run.saf, run.freeze_step
+    if saf.schedule == "ramp":
+        return ramp(start, start + saf.ramp_steps, saf.rate, saf.interval)
+    if saf.schedule == "loss_budget":
+        return LossBudgetSchedule(
+            LossBudget(
+                start=start,
+                interval=saf.interval,
+                max_rate=saf.rate,
+                increment=saf.increment,
+                budget=saf.loss_budget,
+                max_failures=saf.max_failures,
+            )
+        )
+    return FixedSchedule([(start, saf.rate)])
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[stage] = time.perf_counter() - start

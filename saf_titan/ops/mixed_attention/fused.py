@@ -1,0 +1,117 @@
+"""The fused backend: one torch operator for a layer, Triton on a GPU and torch's flash attention on a CPU.
+
+Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim, M heavy columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saf_titan.ops.mixed_attention.cpu import cpu_backward, cpu_forward
+from saf_titan.ops.mixed_attention.heads import Heads
+from saf_titan.ops.pattern import StaticPattern
+from saf_titan.ops.tiles import ATTENTION_TILES, BACKWARD_TILES, Tiles, attention_tiles, shared_memory_limit
+
+
+def mixed_attention_fused(
+    q_BTUD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, heads: Heads, pattern: StaticPattern, scale: float
+) -> Tensor:
+    """Attention output (B, T, H, D) in natural head order, for layers with both live and static heads."""
+    return torch.ops.saf_titan.mixed_attention(q_BTUD, k_BTKD, v_BTKD, *heads, *pattern, scale)[0]
+
+
+def _on_gpu(v_BTKD: Tensor) -> bool:
+    return v_BTKD.device.type == "cuda"
+
+
+def _tiles(candidates: tuple[Tiles, ...], v_BTKD: Tensor) -> Tiles:
+    limit = shared_memory_limit(v_BTKD.device)
+    return attention_tiles(candidates, v_BTKD.shape[-1], v_BTKD.element_size(), limit)
+
+
+@torch.library.custom_op("saf_titan::mixed_attention", mutates_args=())
+def _mixed_attention(
+    q_BTUD: Tensor,
+    k_BTKD: Tensor,
+    v_BTKD: Tensor,
+    live_U: Tensor,
+    static_S: Tensor,
+    alpha_HT: Tensor,
+    rho_HT: Tensor,
+    scale_HT: Tensor,
+    weight_HT: Tensor,
+    inv_z_HT: Tensor,
+    heavy_HM: Tensor,
+    error_HP: Tensor,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, error_HP)
+    arguments = (q_BTUD, k_BTKD, v_BTKD, Heads(live_U, static_S), pattern, scale)
+    if not _on_gpu(v_BTKD):
+        return cpu_forward(*arguments)
+    from saf_titan.ops.mixed_attention.fused_forward import fused_forward
+
+    return fused_forward(*arguments, _tiles(ATTENTION_TILES, v_BTKD))
+
+
+@_mixed_attention.register_fake
+def _(
+    q_BTUD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, live_U: Tensor, static_S: Tensor, *_: Any
+) -> tuple[Tensor, Tensor]:
+    B, T, _K, D = v_BTKD.shape
+    U, H = live_U.shape[0], live_U.shape[0] + static_S.shape[0]
+    return v_BTKD.new_empty(B, T, H, D), v_BTKD.new_empty(B, U, T, dtype=torch.float32)
+
+
+@torch.library.custom_op("saf_titan::mixed_attention_backward", mutates_args=())
+def _mixed_attention_backward(
+    dy_BTHD: Tensor,
+    q_BTUD: Tensor,
+    k_BTKD: Tensor,
+    v_BTKD: Tensor,
+    y_BTHD: Tensor,
+    lse_BUT: Tensor,
+    live_U: Tensor,
+    static_S: Tensor,
+    alpha_HT: Tensor,
+    rho_HT: Tensor,
+    scale_HT: Tensor,
+    weight_HT: Tensor,
+    inv_z_HT: Tensor,
+    heavy_HM: Tensor,
+    error_HP: Tensor,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, error_HP)
+    heads = Heads(live_U, static_S)
+    arguments = (dy_BTHD, q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads, pattern, scale)
+    if not _on_gpu(v_BTKD):
+        return cpu_backward(*arguments)
+    from saf_titan.ops.mixed_attention.fused_backward import fused_backward
+
+    return fused_backward(*arguments, _tiles(BACKWARD_TILES, v_BTKD))
+
+
+@_mixed_attention_backward.register_fake
+def _(dy_BTHD: Tensor, q_BTUD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    dq_BTUD, dk_BTKD, dv_BTKD = (x.new_empty(x.shape) for x in (q_BTUD, k_BTKD, v_BTKD))
+    return dq_BTUD, dk_BTKD, dv_BTKD
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    q_BTUD, k_BTKD, v_BTKD, *heads_and_pattern, ctx.scale = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(q_BTUD, k_BTKD, v_BTKD, *output, *heads_and_pattern)
+
+
+def _backward(ctx: Any, dy_BTHD: Tensor, _dlse: Tensor | None) -> tuple[Any, ...]:
+    # read once: under checkpointing, a second read is an error
+    saved = ctx.saved_tensors
+    gradients = torch.ops.saf_titan.mixed_attention_backward(dy_BTHD, *saved, ctx.scale)
+    return *gradients, *(None for _ in saved[5:]), None
+
+
+_mixed_attention.register_autograd(_backward, setup_context=_setup_context)

@@ -1,0 +1,139 @@
+"""Forward of a layer with live and static heads in one Triton launch.
+
+A program owns a block of rows of one head. A live head runs the online softmax over tiles of keys; a static head
+multiplies Hankel tiles of its weights with scaled values (see `static_mix/triton.py`) and computes no exponential. Only
+the tiles on the diagonal are masked, and the programs with the longest loops start first.
+
+Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Shapes: B batch, T time, H query heads, U live
+heads, S static heads, K kv heads, D head dim, L length of a strip.
+"""
+
+# kernel arguments are pointers and scalars of whatever type the launch finds
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from saf_titan.ops.mixed_attention.heads import Heads, compact_kv_index
+from saf_titan.ops.pattern import StaticPattern
+from saf_titan.ops.static_mix.triton import make_strip, prescale
+from saf_titan.ops.tiles import STRIP_PAD, Tiles, dot_precision, padded_head_dim, static_dtype
+
+LOG2_E = math.log2(math.e)
+
+
+def fused_forward(
+    q_BTUD: Tensor,
+    k_BTKD: Tensor,
+    v_BTKD: Tensor,
+    heads: Heads,
+    pattern: StaticPattern,
+    scale: float,
+    tiles: Tiles,
+) -> tuple[Tensor, Tensor]:
+    """Output (B, T, H, D), contiguous, and the base-2 log-sum-exp of the live rows, fp32 (B, U, T)."""
+    B, T, num_kv, D = v_BTKD.shape
+    H, U = heads.num_heads, heads.live_U.shape[0]
+    group = H // num_kv
+    y_BTHD = torch.empty(B, T, H, D, dtype=v_BTKD.dtype, device=v_BTKD.device)
+    lse_BUT = torch.empty(B, U, T, dtype=torch.float32, device=v_BTKD.device)
+    strip = make_strip(pattern, T, static_dtype(v_BTKD.dtype))
+    DP = padded_head_dim(D)
+    # the last head of the stack may read past its own columns, up to the padded head dim
+    xs_STN = prescale(v_BTKD, pattern.scale_HT, heads.static_S // group, column_multiple=DP, extra_columns=DP - D)
+    k_index_U = compact_kv_index(heads.live_U // group, num_kv, k_BTKD.shape[2])
+    mixed_fwd_kernel[(triton.cdiv(T, tiles.rows) * B * H,)](
+        q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads.natural_order(), k_index_U, strip, xs_STN, pattern.inv_z_HT,
+        scale * LOG2_E, B, T, H, U, group, strip.shape[2], xs_STN.shape[1], xs_STN.shape[2], pattern.inv_z_HT.stride(0),
+        *q_BTUD.stride(), *k_BTKD.stride(), *v_BTKD.stride(),
+        D=D, DP=DP, BM=tiles.rows, BN=tiles.columns, PAD=STRIP_PAD, PRECISION=dot_precision(v_BTKD.dtype),
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+    )  # fmt: skip
+    return y_BTHD, lse_BUT
+
+
+@triton.jit
+def mixed_fwd_kernel(
+    q, k, v, y, lse, slot, k_index, strip, xs, inv_z, scale_log2, B, T, H, U, group, L, rows, columns, stride_z,
+    stride_qb, stride_qt, stride_qh, stride_qd, stride_kb, stride_kt, stride_kh, stride_kd,
+    stride_vb, stride_vt, stride_vh, stride_vd,
+    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    # the row blocks with the longest loops start first
+    i_m = tl.num_programs(0) // (B * H) - 1 - tl.program_id(0) // (B * H)
+    i_b = (tl.program_id(0) // H % B).to(tl.int64)
+    i_h = (tl.program_id(0) % H).to(tl.int64)
+    i_slot = tl.load(slot + i_h)
+    o_m = i_m * BM + tl.arange(0, BM)
+    o_n = tl.arange(0, BN)
+    o_d = tl.arange(0, DP)
+    m_m, m_d = o_m < T, o_d < D
+    b_y = tl.full([BM, DP], 0.0, tl.float32)
+    if i_slot < U:
+        p_q = (
+            q + i_b * stride_qb + i_slot * stride_qh + o_m.to(tl.int64)[:, None] * stride_qt + o_d[None, :] * stride_qd
+        )
+        i_k = tl.load(k_index + i_slot)
+        # [DP, BN] and [BN, DP]
+        p_k = k + i_b * stride_kb + i_k * stride_kh + o_n.to(tl.int64)[None, :] * stride_kt + o_d[:, None] * stride_kd
+        p_v = (
+            v
+            + i_b * stride_vb
+            + i_h // group * stride_vh
+            + o_n.to(tl.int64)[:, None] * stride_vt
+            + o_d[None, :] * stride_vd
+        )
+        b_q = tl.load(p_q, mask=m_m[:, None] & m_d[None, :], other=0.0)
+        b_max = tl.full([BM], float("-inf"), tl.float32)
+        b_sum = tl.full([BM], 0.0, tl.float32)
+        for _ in tl.range(0, i_m * BM, BN):
+            b_k = tl.load(p_k, mask=m_d[:, None], other=0.0)
+            b_s = tl.dot(b_q, b_k, input_precision=PRECISION) * scale_log2
+            b_new = tl.maximum(b_max, tl.max(b_s, 1))
+            b_p = tl.math.exp2(b_s - b_new[:, None])
+            b_decay = tl.math.exp2(b_max - b_new)
+            b_sum = b_sum * b_decay + tl.sum(b_p, 1)
+            b_v = tl.load(p_v, mask=m_d[None, :], other=0.0)
+            b_y = tl.dot(b_p.to(b_v.dtype), b_v, b_y * b_decay[:, None], input_precision=PRECISION)
+            b_max = b_new
+            p_k += BN * stride_kt
+            p_v += BN * stride_vt
+        # the tiles on the diagonal, and the end of the sequence
+        for i_n in tl.range(i_m * BM, (i_m + 1) * BM, BN, num_stages=1):
+            m_n = i_n + o_n < T
+            b_k = tl.load(p_k, mask=m_d[:, None] & m_n[None, :], other=0.0)
+            b_s = tl.dot(b_q, b_k, input_precision=PRECISION) * scale_log2
+            b_s = tl.where(o_m[:, None] >= (i_n + o_n)[None, :], b_s, float("-inf"))
+            b_new = tl.maximum(b_max, tl.max(b_s, 1))
+            b_p = tl.math.exp2(b_s - b_new[:, None])
+            b_decay = tl.math.exp2(b_max - b_new)
+            b_sum = b_sum * b_decay + tl.sum(b_p, 1)
+            b_v = tl.load(p_v, mask=m_n[:, None] & m_d[None, :], other=0.0)
+            b_y = tl.dot(b_p.to(b_v.dtype), b_v, b_y * b_decay[:, None], input_precision=PRECISION)
+            b_max = b_new
+            p_k += BN * stride_kt
+            p_v += BN * stride_vt
+        b_y = b_y / b_sum[:, None]
+        tl.store(lse + (i_b * U + i_slot) * T + o_m, b_max + tl.math.log2(b_sum), mask=m_m)
+    else:
+        i_s = i_slot - U
+        # keys run backwards: lag = o_a + o_n + i_n - (BM - 1)
+        o_a = tl.arange(0, BM)
+        p_w = strip + i_s * 8 * L + (o_a % 8)[:, None] * L + (PAD - BM + o_a // 8 * 8)[:, None] + o_n[None, :]
+        o_key = ((i_m + 1) * BM - 1 - o_n).to(tl.int64)
+        p_x = xs + i_s * rows * columns + o_key[:, None] * columns + (i_b * D + o_d)[None, :]
+        for _ in tl.range(0, (i_m + 1) * BM, BN):
+            b_w = tl.load(p_w, cache_modifier=".ca")
+            b_x = tl.load(p_x)
+            b_y = tl.dot(b_w, b_x, b_y, input_precision=PRECISION)
+            p_w += BN
+            p_x -= BN * columns
+        b_y = b_y * tl.load(inv_z + i_s * stride_z + o_m, mask=m_m, other=0.0)[:, None]
+    p_y = y + ((i_b * T + o_m)[:, None] * H + i_h) * D + o_d[None, :]
+    tl.store(p_y, b_y.to(y.dtype.element_ty), mask=m_m[:, None] & m_d[None, :])

@@ -1,0 +1,140 @@
+"""Static mixing on a GPU: one matrix product kernel, forward and backward, with the sequences stacked in its columns.
+
+A tile of weights is Hankel, tile[a, b] = weight[lag0 + a + b], when either the keys (forward) or the output rows
+(backward) run backwards in time. A strip of eight shifted copies of the weights serves all tiles with aligned loads,
+and zeros in front of the weights are the causal mask. The inner loop has no exponential, no mask, no element-wise work.
+
+Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Shapes: B batch, T time, S static heads, K kv
+heads, D head dim, N = B * D stacked columns, L length of a strip.
+"""
+
+# kernel arguments are pointers and scalars of whatever type the launch finds
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn import functional as F
+
+from saf_titan.ops.pattern import StaticPattern
+from saf_titan.ops.tiles import (
+    STRIP_COPIES,
+    STRIP_PAD,
+    Tiles,
+    dot_precision,
+    padded_head_dim,
+    padded_time,
+    static_dtype,
+    strip_length,
+)
+
+PRESCALE_ROWS = 64
+
+
+def mix_triton(x_BTKD: Tensor, pattern: StaticPattern, kv_index_S: Tensor, transpose: bool, tiles: Tiles) -> Tensor:
+    """P x, or P^T x, of each static head; head s reads x[:, :, kv_index[s]]. Returns (B, T, S, D), contiguous."""
+    B, T, _, D = x_BTKD.shape
+    S = pattern.num_heads
+    before_ST, after_ST = (pattern.inv_z_HT, pattern.scale_HT) if transpose else (pattern.scale_HT, pattern.inv_z_HT)
+    strip = make_strip(pattern, T, static_dtype(x_BTKD.dtype))
+    xs_STN = prescale(x_BTKD, before_ST, kv_index_S, column_multiple=tiles.columns)
+    y_BTSD = torch.empty(B, T, S, D, dtype=x_BTKD.dtype, device=x_BTKD.device)
+    num_rows, num_columns = triton.cdiv(T, tiles.rows), xs_STN.shape[2] // tiles.columns
+    toeplitz_mm_kernel[(num_rows * num_columns * S,)](
+        strip, xs_STN, after_ST, y_BTSD, T, xs_STN.shape[1], strip.shape[2], xs_STN.shape[2], B * D, S,
+        num_rows, num_columns, after_ST.stride(0), D=D, BM=tiles.rows, BN=tiles.columns, BK=tiles.depth, PAD=STRIP_PAD,
+        TRANSPOSE=transpose, PRECISION=dot_precision(x_BTKD.dtype),
+        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+    )  # fmt: skip
+    return y_BTSD
+
+
+def make_strip(pattern: StaticPattern, T: int, dtype: torch.dtype) -> Tensor:
+    """Shifted copies of the weights, strip[s, r, x] = weight[x + r - (STRIP_PAD - 1)], zero outside 0 .. T - 1."""
+    L = strip_length(T)
+    padded = F.pad(pattern.weight_HT[:, :T], (STRIP_PAD - 1, L + STRIP_COPIES - T - STRIP_PAD + 1))
+    copies = padded.unfold(1, L, 1)[:, :STRIP_COPIES]
+    return copies.to(dtype).contiguous()
+
+
+def prescale(
+    x_BTKD: Tensor, scale_ST: Tensor, kv_index_S: Tensor, column_multiple: int, extra_columns: int = 0
+) -> Tensor:
+    """scale[s, t] x[b, t, kv_index[s], d] at [s, t, b D + d], zero beyond; rows and columns are whole tiles.
+
+    extra_columns: zeros that there must be at least after the B D columns.
+    """
+    B, T, _, D = x_BTKD.shape
+    S = kv_index_S.shape[0]
+    rows = padded_time(T)
+    columns = triton.cdiv(B * D + extra_columns, column_multiple) * column_multiple
+    xs_STN = torch.empty(S, rows, columns, dtype=static_dtype(x_BTKD.dtype), device=x_BTKD.device)
+    DP = padded_head_dim(D)
+    column_blocks = triton.cdiv(columns, DP)
+    prescale_kernel[(S * column_blocks * (rows // PRESCALE_ROWS),)](
+        x_BTKD, scale_ST, kv_index_S, xs_STN, T, rows, columns, B * D, column_blocks, *x_BTKD.stride(),
+        scale_ST.stride(0), D=D, BN=DP, BT=PRESCALE_ROWS,
+    )  # fmt: skip
+    return xs_STN
+
+
+@triton.jit
+def prescale_kernel(
+    x, scale, kv_index, xs, T, rows, columns, N, column_blocks, stride_b, stride_t, stride_k, stride_d, stride_s,
+    D: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr,
+):  # fmt: skip
+    i_s = (tl.program_id(0) // (column_blocks * (rows // BT))).to(tl.int64)
+    i_block = tl.program_id(0) % (column_blocks * (rows // BT))
+    o_t = (i_block // column_blocks * BT + tl.arange(0, BT)).to(tl.int64)
+    o_n = (i_block % column_blocks * BN + tl.arange(0, BN)).to(tl.int64)
+    m_t, m_n = o_t < T, o_n < N
+    p_x = x + (o_n // D * stride_b + o_n % D * stride_d)[None, :] + o_t[:, None] * stride_t
+    # [BT, BN]
+    b_x = tl.load(p_x + tl.load(kv_index + i_s) * stride_k, mask=m_t[:, None] & m_n[None, :], other=0.0)
+    b_scale = tl.load(scale + i_s * stride_s + o_t, mask=m_t, other=0.0)
+    p_xs = xs + i_s * rows * columns + o_t[:, None] * columns + o_n[None, :]
+    b_xs = b_x.to(tl.float32) * b_scale[:, None]
+    tl.store(p_xs, b_xs.to(xs.dtype.element_ty), mask=(o_n < columns)[None, :])
+
+
+@triton.jit
+def toeplitz_mm_kernel(
+    strip, xs, scale, y, T, rows, L, columns, N, S, num_rows, num_columns, stride_scale,
+    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PAD: tl.constexpr, TRANSPOSE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    # the row blocks with the longest loops start first
+    i_m = num_rows - 1 - tl.program_id(0) // (num_columns * S)
+    i_n = tl.program_id(0) % num_columns
+    i_s = (tl.program_id(0) // num_columns % S).to(tl.int64)
+    o_a, o_b = tl.arange(0, BM), tl.arange(0, BK)
+    o_n = (i_n * BN + tl.arange(0, BN)).to(tl.int64)
+    # time runs backwards along the keys, or along the rows of the transpose
+    if TRANSPOSE:
+        last = num_rows * BM
+        o_t = last - 1 - (i_m * BM + o_a)
+        o_key = (last - (i_m + 1) * BM + o_b).to(tl.int64)
+        step = BK * columns
+    else:
+        o_t = i_m * BM + o_a
+        o_key = ((i_m + 1) * BM - 1 - o_b).to(tl.int64)
+        step = -BK * columns
+    p_w = strip + i_s * 8 * L + (o_a % 8)[:, None] * L + (PAD - BM + o_a // 8 * 8)[:, None] + o_b[None, :]
+    p_x = xs + i_s * rows * columns + o_key[:, None] * columns + o_n[None, :]
+    b_y = tl.full([BM, BN], 0.0, tl.float32)
+    for _ in tl.range(0, (i_m + 1) * BM, BK):
+        # [BM, BK], through L1: neighbouring rows overlap
+        b_w = tl.load(p_w, cache_modifier=".ca")
+        # [BK, BN]
+        b_x = tl.load(p_x)
+        b_y = tl.dot(b_w, b_x, b_y, input_precision=PRECISION)
+        p_w += BK
+        p_x += step
+    m_t = o_t < T
+    b_scale = tl.load(scale + i_s * stride_scale + o_t, mask=m_t, other=0.0)
+    # columns are (batch, head dim); y is [B, T, S, D]
+    p_y = y + ((o_n // D)[None, :] * T + o_t.to(tl.int64)[:, None]) * (S * D) + i_s * D + (o_n % D)[None, :]
+    tl.store(p_y, (b_y * b_scale[:, None]).to(y.dtype.element_ty), mask=m_t[:, None] & (o_n < N)[None, :])

@@ -1,0 +1,205 @@
+"""The method on files, without a model: look at plans and statistics, try other selections.
+
+    python -m saf_titan.saf show PLAN
+    python -m saf_titan.saf diff PLAN PLAN
+    python -m saf_titan.saf explain STATS --plan PLAN
+    python -m saf_titan.saf select STATS --rate 0.5 --selector kl --out plan.safetensors
+    python -m saf_titan.saf fit STATS --method adam400
+    python -m saf_titan.saf apply CHECKPOINT PLAN --num-heads 12 --out CHECKPOINT
+    python -m saf_titan.saf export CHECKPOINT --num-heads 12 --out model.safetensors
+    python -m saf_titan.saf restore model.safetensors --out full.safetensors
+
+A freeze writes PLAN and STATS to <run>/saf/step-<step>/{plan,stats}.safetensors; CHECKPOINT is a folder
+<run>/checkpoint/step-<step>.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from saf_titan.saf.calibration import Calibration
+from saf_titan.saf.checkpoint import apply_plan, export_compact, read_checkpoint, restore_full, write_checkpoint
+from saf_titan.saf.contents import CONTENTS
+from saf_titan.saf.event import make_plan
+from saf_titan.saf.explain import explain
+from saf_titan.saf.fit import fit_compact
+from saf_titan.saf.plan import StaticPlan
+from saf_titan.saf.select import parse_heads
+from saf_titan.saf.show import describe_pattern, plan_diff, plan_map, plan_table
+
+
+def show(args: argparse.Namespace) -> int:
+    plan = StaticPlan.load(args.plan)
+    calibration = Calibration.load(args.stats) if args.stats else None
+    print(plan_table(plan), plan_map(plan, calibration), sep="\n\n")
+    if args.png:
+        if calibration is None:
+            raise ValueError("--png needs the scores of --stats")
+        # a plotting library is slow to import
+        from saf_titan.saf.picture import save_picture
+
+        save_picture(args.png, plan, calibration)
+        print(f"\nwrote {args.png}")
+    return 0
+
+
+def diff(args: argparse.Namespace) -> int:
+    """Exit status as of diff(1): 0 for equal plans, 1 for different ones."""
+    lines = plan_diff(StaticPlan.load(args.first), StaticPlan.load(args.second))
+    print("\n".join(lines) or "the plans are equal")
+    return int(bool(lines))
+
+
+def explain_ranking(args: argparse.Namespace) -> int:
+    plan = StaticPlan.load(args.plan) if args.plan else None
+    print(explain(Calibration.load(args.stats), selector=args.selector, plan=plan, top=args.top))
+    return 0
+
+
+def select(args: argparse.Namespace) -> int:
+    plan = make_plan(
+        Calibration.load(args.stats),
+        step=args.step,
+        rate=args.rate,
+        selector=args.selector,
+        content=args.content,
+        max_fit_kl=args.max_fit_kl,
+        rounding=args.rounding,
+        max_per_layer=args.max_per_layer,
+        exclude_layers=args.exclude_layers,
+        on_shortfall=args.on_shortfall,
+        seed=args.seed,
+        heads=parse_heads(args.heads),
+        base_plan=StaticPlan.load(args.base) if args.base else None,
+    )
+    plan.save(args.out)
+    print(plan_table(plan), f"wrote {args.out}", sep="\n\n")
+    return 0
+
+
+def fit(args: argparse.Namespace) -> int:
+    calibration = Calibration.load(args.stats)
+    heads = parse_heads(args.heads) or [(layer, head) for layer, head in calibration.live_LH.nonzero().tolist()]
+    layers, numbers = zip(*heads, strict=True)
+    start = time.perf_counter()
+    result = fit_compact(
+        calibration.column_mass_LHT[layers, numbers],
+        calibration.diagonal_mass_LHT[layers, numbers],
+        calibration.neg_entropy_LH[layers, numbers],
+        method=args.method,
+    )
+    seconds = time.perf_counter() - start
+    print(f"{'head':<8}{'fit KL':>9}{'residual':>10}{'alpha range':>13}{'rho range':>11}{'heavy':>7}{'rough':>8}")
+    for n, (layer, head) in enumerate(heads):
+        shape = describe_pattern(result.alpha_HT[n], result.rho_HT[n])
+        print(
+            f"{f'L{layer}H{head}':<8}{result.kl_H[n].item():>9.4f}{result.residual_H[n].item():>10.1e}"
+            f"{shape['alpha_range']:>13.1f}{shape['rho_range']:>11.1f}{shape['heavy_columns']:>7.0f}"
+            f"{shape['roughness']:>8.3f}"
+        )
+    print(f"{len(heads)} heads in {seconds:.1f} s, {result.iterations} iterations of {args.method}")
+    return 0
+
+
+def apply(args: argparse.Namespace) -> int:
+    state = read_checkpoint(args.checkpoint)
+    changed = apply_plan(state, StaticPlan.load(args.plan), args.num_heads)
+    write_checkpoint(state, args.out)
+    print(f"zeroed the static rows of {len(changed)} tensors and added the plan; wrote {args.out}")
+    return 0
+
+
+def export(args: argparse.Namespace) -> int:
+    sizes = export_compact(args.checkpoint, args.out, args.num_heads)
+    print(f"wrote {args.out}: {sizes[1]:,} of {sizes[0]:,} parameters, and the plan")
+    return 0
+
+
+def restore(args: argparse.Namespace) -> int:
+    plan = restore_full(args.model, args.out)
+    print(f"wrote {args.out}: all rows, those of {len(plan.heads)} static heads zero")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    main = argparse.ArgumentParser(
+        prog="python -m saf_titan.saf", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = main.add_subparsers(required=True, metavar="command")
+
+    command = commands.add_parser("show", help="table and map of a plan")
+    command.add_argument("plan", type=Path)
+    command.add_argument("--stats", type=Path, help="the calibration, for the size of the model and the scores")
+    command.add_argument("--png", type=Path, help="write a heat map of the scores")
+    command.set_defaults(run=show)
+
+    command = commands.add_parser("diff", help="what changed between two plans; status 1 if anything did")
+    command.add_argument("first", type=Path)
+    command.add_argument("second", type=Path)
+    command.set_defaults(run=diff)
+
+    command = commands.add_parser("explain", help="every head with every score, and how far the scores agree")
+    command.add_argument("stats", type=Path)
+    command.add_argument("--selector", default="variance", help="the score that orders the heads (default: variance)")
+    command.add_argument("--plan", type=Path, help="mark the heads of a plan")
+    command.add_argument("--top", type=int, default=0, help="only the first heads")
+    command.set_defaults(run=explain_ranking)
+
+    command = commands.add_parser("select", help="make a plan from a calibration")
+    command.add_argument("stats", type=Path)
+    command.add_argument("--rate", type=float, required=True, help="share of all heads, 0 to 1")
+    command.add_argument("--out", type=Path, required=True, help="file of the plan")
+    command.add_argument("--selector", default="variance", help="score, random, random_layer_matched or list")
+    command.add_argument("--content", default="mean", choices=CONTENTS)
+    command.add_argument("--max-fit-kl", type=float, default=0.2, metavar="NATS")
+    command.add_argument("--rounding", default="round", choices=["round", "floor"])
+    command.add_argument("--max-per-layer", type=int)
+    command.add_argument("--exclude-layers", type=int, nargs="*", default=[], metavar="LAYER")
+    command.add_argument("--on-shortfall", default="error", choices=["error", "warn"])
+    command.add_argument("--heads", default="", help="for selector list: L0H3,L2H1,...")
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--step", type=int, default=0)
+    command.add_argument("--base", type=Path, help="a plan whose heads are static already")
+    command.set_defaults(run=select)
+
+    command = commands.add_parser("fit", help="quality of the compact fit of each head")
+    command.add_argument("stats", type=Path)
+    command.add_argument("--heads", default="", help="L0H3,L2H1,...; all live heads by default")
+    command.add_argument("--method", default="lbfgs", choices=["lbfgs", "ipf", "adam400"])
+    command.set_defaults(run=fit)
+
+    command = commands.add_parser("apply", help="a checkpoint with a plan in it, as if the freeze had been in training")
+    command.add_argument("checkpoint", type=Path)
+    command.add_argument("plan", type=Path)
+    command.add_argument("--num-heads", type=int, required=True, help="query heads a layer")
+    command.add_argument("--out", type=Path, required=True, help="folder of the new checkpoint")
+    command.set_defaults(run=apply)
+
+    command = commands.add_parser("export", help="weights of a frozen checkpoint without dead query and key rows")
+    command.add_argument("checkpoint", type=Path)
+    command.add_argument("--num-heads", type=int, required=True, help="query heads a layer")
+    command.add_argument("--out", type=Path, required=True, help="safetensors file")
+    command.set_defaults(run=export)
+
+    command = commands.add_parser("restore", help="the inverse of export: zeros where rows were removed")
+    command.add_argument("model", type=Path)
+    command.add_argument("--out", type=Path, required=True, help="safetensors file")
+    command.set_defaults(run=restore)
+    return main
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parser().parse_args(argv)
+    try:
+        status: int = args.run(args)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""What a static head attends to: the fit to its own mean, or a control in its place.
+
+Every content here is compact (alpha, rho). Contents that need a T x T pattern are in `dense_contents`.
+
+Legend: N heads, T time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from saf_titan.saf.calibration import Calibration
+from saf_titan.saf.compact import fix_gauge
+from saf_titan.saf.fit import fit_compact
+
+PRUNE = "prune"
+"""No pattern at all: the head is removed, which freezing is compared with."""
+
+CONTENTS = ("mean", "distance", "uniform", "random", PRUNE)
+
+
+def content_parameters(
+    content: str, calibration: Calibration, heads: Sequence[tuple[int, int]], *, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """alpha_NT and rho_NT, float64, of a pattern content for the given (layer, head) slots.
+
+    content:
+        "mean": the compact pattern nearest to the head's mean attention.
+        "distance": the same with alpha = 0, a function of the distance alone.
+        "uniform": equal weight on every key up to the query.
+        "random": alpha, rho ~ N(0, 1), structured noise. A slot's noise depends on `seed` and its place in the model
+            alone, not on the rate or on which other heads are static.
+        "prune": none; zeros stand for it.
+    """
+    N, T = len(heads), calibration.seq_len
+    if content in ("mean", "distance"):
+        index = tuple(torch.tensor(heads).T)
+        fit = fit_compact(
+            calibration.column_mass_LHT[index],
+            calibration.diagonal_mass_LHT[index],
+            calibration.neg_entropy_LH[index],
+            columns=content == "mean",
+        )
+        return fit.alpha_HT, fit.rho_HT
+    if content in ("uniform", PRUNE):
+        return torch.zeros(N, T, dtype=torch.float64), torch.zeros(N, T, dtype=torch.float64)
+    if content == "random":
+        parameters = [_noise(T, seed, layer * calibration.num_heads + head) for layer, head in heads]
+        alpha_NT, rho_NT = torch.stack(parameters).unbind(1)
+        return fix_gauge(alpha_NT, rho_NT)
+    raise ValueError(f"unknown pattern content {content!r}: choose {', '.join(CONTENTS)}")
+
+
+def _noise(T: int, seed: int, slot: int) -> Tensor:
+    generator = torch.Generator().manual_seed((seed << 20) + slot)
+    return torch.randn(2, T, generator=generator, dtype=torch.float64)

@@ -1,0 +1,257 @@
+"""Compile every Triton kernel for sm_80, sm_90 and sm_100 without a GPU and tabulate what the assembler made of it.
+
+    python scripts/bench/ahead_of_time.py [--out kernels.json] [--arch 90 | --device]
+
+For each kernel and configuration: registers, bytes spilled, shared memory, and the instructions of the innermost matrix
+loop with the fewest exponentials (the loop of the static heads where the kernel has one) and with the most. The
+assembler and disassembler are those in the triton wheel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from triton.backends import nvidia
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from saf_titan.ops.mixed_attention.fused_backward import mixed_bwd_dkdv_kernel, mixed_bwd_dq_kernel
+from saf_titan.ops.mixed_attention.fused_forward import mixed_fwd_kernel
+from saf_titan.ops.static_mix.triton import PRESCALE_ROWS, prescale_kernel, toeplitz_mm_kernel
+from saf_titan.ops.tiles import (
+    ATTENTION_TILES,
+    BACKWARD_TILES,
+    STRIP_PAD,
+    TOEPLITZ_TILES,
+    Tiles,
+    attention_tiles,
+    padded_head_dim,
+)
+
+TOOLS = Path(nvidia.__file__).parent / "bin"
+ARCHITECTURES = (80, 90, 100)
+SHARED_LIMIT = {80: 166_912, 90: 232_448, 100: 232_448}
+SMALLEST_SHARED_LIMIT = 101_376
+HEAD_DIMS = (64, 96, 128)
+
+# element types of pointers that are not 16-bit values; every other pointer holds values
+POINTERS = {
+    "scale": "*fp32", "inv_z": "*fp32", "scale_static": "*fp32", "lse": "*fp32", "delta": "*fp32", "slot": "*i64",
+    "k_index": "*i64", "kv_index": "*i64", "live": "*i64",
+}  # fmt: skip
+VALUES = {"q", "k", "v", "y", "x", "xs", "dys", "dy", "dq", "dk", "dv", "strip"}
+FLOATS = {"scale_log2"}
+# sizes that are multiples of 16 in every launch, or whenever the head dim is
+DIVISIBLE = {"rows", "columns", "L", "N", "stride_qt", "stride_kt", "stride_vt", "stride_yt", "stride_t", "stride_qb",
+             "stride_kb", "stride_vb", "stride_yb", "stride_b", "stride_qh", "stride_kh", "stride_vh", "stride_yh",
+             "stride_k"}  # fmt: skip
+ONES = {"stride_qd", "stride_kd", "stride_vd", "stride_yd", "stride_d"}
+
+
+class Case(NamedTuple):
+    """One kernel in one configuration."""
+
+    name: str
+    kernel: Any
+    constants: dict[str, Any]
+    tiles: Tiles
+
+
+class Report(NamedTuple):
+    """What the assembler made of a case."""
+
+    kernel: str
+    arch: int
+    configuration: str
+    registers: int
+    spilled_bytes: int
+    shared_bytes: int
+    static_loop: dict[str, int]
+    live_loop: dict[str, int]
+
+
+def cases(arch: int) -> Iterator[Case]:
+    """Every kernel in every configuration that `tiles.py` may choose on this architecture, bf16."""
+    limit = SHARED_LIMIT.get(arch, SMALLEST_SHARED_LIMIT)
+    for tiles in TOEPLITZ_TILES:
+        if tiles.shared_bytes(2) <= limit:
+            for transpose in (False, True):
+                constants = {
+                    "D": 64, "BM": tiles.rows, "BN": tiles.columns, "BK": tiles.depth, "PAD": STRIP_PAD,
+                    "TRANSPOSE": transpose, "PRECISION": "tf32",
+                }  # fmt: skip
+                yield Case("toeplitz_mm" + "_transpose" * transpose, toeplitz_mm_kernel, constants, tiles)
+    for D in HEAD_DIMS:
+        forward = attention_tiles(ATTENTION_TILES, D, 2, limit)
+        backward = attention_tiles(BACKWARD_TILES, D, 2, limit)
+        for name, kernel, tiles in (
+            ("mixed_fwd", mixed_fwd_kernel, forward),
+            ("mixed_bwd_dkdv", mixed_bwd_dkdv_kernel, backward),
+            ("mixed_bwd_dq", mixed_bwd_dq_kernel, backward),
+        ):
+            constants = {"D": D, "DP": padded_head_dim(D), "BM": tiles.rows, "BN": tiles.columns, "PRECISION": "tf32"}
+            if kernel is not mixed_bwd_dq_kernel:
+                constants["PAD"] = STRIP_PAD
+            if kernel is mixed_bwd_dkdv_kernel:
+                constants["GROUP"] = 1
+            yield Case(name, kernel, constants, tiles)
+        constants = {"D": D, "BN": padded_head_dim(D), "BT": PRESCALE_ROWS}
+        yield Case("prescale", prescale_kernel, constants, Tiles(PRESCALE_ROWS, padded_head_dim(D), 0, 4, 3))
+
+
+def compile_case(case: Case, arch: int) -> Any:
+    """The compiled kernel of a case; needs no device and no driver."""
+    names = case.kernel.arg_names
+    # a stride of one is a constant to the compiler, as it is in a launch
+    constants = case.constants | {name: 1 for name in names if name in ONES}
+    signature = {name: "constexpr" if name in constants else _argument_type(name, case) for name in names}
+    aligned = {
+        (i,): [["tt.divisibility", 16]]
+        for i, name in enumerate(names)
+        if name not in constants and (signature[name].startswith("*") or name in DIVISIBLE)
+    }
+    source = ASTSource(
+        fn=case.kernel,
+        signature=signature,
+        constexprs={(names.index(name),): value for name, value in constants.items()},
+        attrs=aligned,
+    )
+    options = {"num_warps": case.tiles.num_warps, "num_stages": case.tiles.num_stages}
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+
+
+def report(case: Case, arch: int) -> Report:
+    """Compile and disassemble one case."""
+    compiled = compile_case(case, arch)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
+        cubin.write(compiled.asm["cubin"])
+        cubin.flush()
+        code = _run("nvdisasm", "-c", cubin.name)
+        usage = _run("cuobjdump", "-res-usage", cubin.name)
+    loops = [count(loop) for loop in matrix_loops(code)]
+    loops.sort(key=lambda loop: loop["exponential"])
+    return Report(
+        kernel=case.name,
+        arch=arch,
+        configuration=_configuration(case),
+        registers=_field("REG", usage),
+        spilled_bytes=_field("STACK", usage),
+        shared_bytes=compiled.metadata.shared,
+        static_loop=loops[0] if loops else {},
+        live_loop=loops[-1] if loops else {},
+    )
+
+
+def matrix_loops(code: str) -> list[list[str]]:
+    """Innermost loops of a disassembly that hold a matrix instruction, each a list of opcodes."""
+    opcodes: list[str] = []
+    labels: dict[str, int] = {}
+    jumps: list[tuple[int, int]] = []
+    for line in code.splitlines():
+        if label := re.match(r"\s*(\.L_x_\d+):", line):
+            labels[label[1]] = len(opcodes)
+        if instruction := re.search(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)(.*?);", line):
+            target = re.search(r"\((\.L_x_\d+)\)", instruction[2])
+            if instruction[1].startswith("BRA") and target and target[1] in labels:
+                jumps.append((labels[target[1]], len(opcodes)))
+            opcodes.append(instruction[1])
+    matrix = [jump for jump in jumps if any(_is_matrix(code) for code in opcodes[jump[0] : jump[1]])]
+    innermost = [a for a in matrix if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in matrix)]
+    return [opcodes[start : stop + 1] for start, stop in innermost]
+
+
+def count(opcodes: list[str]) -> dict[str, int]:
+    """Instructions of one loop by what they cost."""
+    kinds = Counter(_kind(opcode) for opcode in opcodes)
+    keys = ("matrix", "exponential", "fp32", "convert", "copy", "spill")
+    return {"total": len(opcodes), **{key: kinds[key] for key in keys}}
+
+
+def table(reports: list[Report]) -> str:
+    """The reports as a Markdown table."""
+    lines = [
+        "| kernel | sm | configuration | registers | spilled B | shared KiB "
+        "| static loop: instr / matrix / EX2 / fp32 / spill | live loop: instr / matrix / EX2 / fp32 / spill |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for r in reports:
+        loops = " | ".join(_loop_cell(loop) for loop in (r.static_loop, r.live_loop))
+        lines.append(
+            f"| {r.kernel} | {r.arch} | {r.configuration} | {r.registers} | {r.spilled_bytes} "
+            f"| {r.shared_bytes / 1024:.0f} | {loops} |"
+        )
+    return "\n".join(lines)
+
+
+def _loop_cell(loop: dict[str, int]) -> str:
+    return " / ".join(str(loop[key]) for key in ("total", "matrix", "exponential", "fp32", "spill")) if loop else "-"
+
+
+def _argument_type(name: str, case: Case) -> str:
+    if name == "scale" and "prescale" not in case.name and "toeplitz" not in case.name:
+        return "fp32"
+    if name in FLOATS:
+        return "fp32"
+    return POINTERS.get(name) or ("*bf16" if name in VALUES else "i32")
+
+
+def _configuration(case: Case) -> str:
+    t = case.tiles
+    return f"D{case.constants['D']} {t.rows}x{t.columns}x{t.depth} w{t.num_warps} s{t.num_stages}"
+
+
+def _is_matrix(opcode: str) -> bool:
+    return re.match(r"(HGMMA|HMMA|UTCHMMA|UTCMMA|UTC\w*MMA)", opcode) is not None
+
+
+def _kind(opcode: str) -> str:
+    base = opcode.split(".")[0]
+    if _is_matrix(opcode):
+        return "matrix"
+    if base == "MUFU":
+        return "exponential" if "EX2" in opcode else "other"
+    if base in ("FADD", "FMUL", "FFMA", "FMNMX", "FSETP", "FSEL", "FADD2", "FMUL2", "FFMA2", "FMNMX3"):
+        return "fp32"
+    if base in ("F2FP", "F2F"):
+        return "convert"
+    if base in ("LDGSTS", "LDG", "UBLKCP", "UTMALDG"):
+        return "copy"
+    return "spill" if base in ("STL", "LDL") else "other"
+
+
+def _field(name: str, usage: str) -> int:
+    return max(int(value) for value in re.findall(rf"{name}:(\d+)", usage))
+
+
+def _run(tool: str, *arguments: str) -> str:
+    return subprocess.run([TOOLS / tool, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def main() -> None:
+    """Print the table and, if asked, write the reports as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, help="write the reports as JSON")
+    parser.add_argument("--arch", type=int, nargs="+", default=ARCHITECTURES, help="compute capabilities")
+    parser.add_argument("--device", action="store_true", help="only the capability of the card in this machine")
+    arguments = parser.parse_args()
+    if arguments.device:
+        major, minor = torch.cuda.get_device_capability()
+        arguments.arch = [10 * major + minor]
+    reports = [report(case, arch) for arch in arguments.arch for case in cases(arch)]
+    print(f"\n## Kernels as assembled, triton {triton.__version__}\n\n{table(reports)}")
+    if arguments.out:
+        arguments.out.write_text(json.dumps([r._asdict() for r in reports], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Time the operators against torch's attention and print ratios; no figure without passing tests.
+
+    python scripts/bench/run.py                        every benchmark, the CPU suite
+    python scripts/bench/run.py static_mix --suite cpu-quick
+    python scripts/bench/run.py --suite gpu --device cuda --out results.json
+
+Alternatives are timed in turns in one process. Each ratio is the median time of the baseline over that of the
+alternative; "of ceiling" is the share of the time saved, out of what free static mixing would save.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gc
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from registry import BENCHMARKS, Benchmark, Shape
+from timing import Timing, machine_line, process_peak_bytes, time_interleaved
+
+ROOT = Path(__file__).parents[2]
+
+
+@functools.cache
+def tests_pass(tests: tuple[str, ...]) -> bool:
+    """Run the tests that a figure stands on."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if run.returncode:
+        print(run.stdout, file=sys.stderr)
+    return run.returncode == 0
+
+
+def measure(benchmark: Benchmark, shape: Shape, device: torch.device, rounds: int, clock: str) -> dict[str, Any]:
+    """Timings of one shape as a record for JSON."""
+    runs = benchmark.build(shape, device)
+    timings = time_interleaved(runs, device, rounds, clock)
+    baseline = next(iter(timings.values()))
+    rows = []
+    for name, timing in timings.items():
+        bound = timings.get(benchmark.ceilings.get(name, ""))
+        rows.append(
+            {
+                "name": name,
+                "milliseconds": 1e3 * timing.seconds,
+                "spread": timing.spread,
+                "runs": timing.runs,
+                "ratio": baseline.seconds / timing.seconds,
+                "of_ceiling": _share(baseline, timing, bound),
+                "peak_bytes": timing.peak_bytes,
+            }
+        )
+    return {"benchmark": benchmark.name, "shape": {k: str(v) for k, v in shape.items()}, "rows": rows}
+
+
+def _share(baseline: Timing, timing: Timing, bound: Timing | None) -> float | None:
+    return None if bound is None else (baseline.seconds - timing.seconds) / (baseline.seconds - bound.seconds)
+
+
+def markdown(records: list[dict[str, Any]]) -> Iterator[str]:
+    """One table a benchmark."""
+    for name in dict.fromkeys(record["benchmark"] for record in records):
+        yield f"\n### {name}\n"
+        yield "| shape | alternative | ms | spread | ratio to the first | of ceiling | peak MiB |"
+        yield "|---|---|---|---|---|---|---|"
+        for record in records:
+            if record["benchmark"] != name:
+                continue
+            shape = " ".join(f"{k}={v}" for k, v in record["shape"].items() if k != "size")
+            for row in record["rows"]:
+                ceiling = "" if row["of_ceiling"] is None else f"{row['of_ceiling']:.0%}"
+                peak = "" if row["peak_bytes"] is None else f"{row['peak_bytes'] / 2**20:.0f}"
+                yield (
+                    f"| {shape} | {row['name']} | {row['milliseconds']:.2f} | {row['spread']:.0%} "
+                    f"| {row['ratio']:.3f} | {ceiling} | {peak} |"
+                )
+
+
+def main() -> int:
+    """Gate, measure, print; 1 where a gate is shut."""
+    names = [benchmark.name for benchmark in BENCHMARKS]
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("benchmarks", nargs="*", metavar="benchmark", help=f"of {', '.join(names)}; all by default")
+    parser.add_argument("--suite", default="cpu", choices=["cpu", "cpu-quick", "gpu"])
+    parser.add_argument("--device", default="cpu", type=torch.device)
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch on a CPU")
+    parser.add_argument("--rounds", type=int, default=5, help="timed runs of each alternative")
+    parser.add_argument(
+        "--clock", default="wall", choices=["wall", "cpu"], help="cpu: processor time, for busy machines"
+    )
+    parser.add_argument("--budget-minutes", type=float, default=math.inf, help="start no shape after so long")
+    parser.add_argument("--out", type=Path, help="also write the records as JSON")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.benchmarks) - set(names):
+        parser.error(f"unknown benchmark {', '.join(unknown)}; choose from {', '.join(names)}")
+    torch.set_num_threads(arguments.threads)
+
+    records: list[dict[str, Any]] = []
+    begin = time.monotonic()
+    for benchmark in BENCHMARKS:
+        if benchmark.name not in (arguments.benchmarks or names):
+            continue
+        if not tests_pass(benchmark.tests):
+            print(f"{benchmark.name}: its tests fail, so it is not timed", file=sys.stderr)
+            return 1
+        for shape in benchmark.shapes[arguments.suite]:
+            if time.monotonic() - begin > 60 * arguments.budget_minutes:
+                print(f"left out for want of time: {benchmark.name} {shape}", file=sys.stderr)
+                continue
+            records.append(measure(benchmark, shape, arguments.device, arguments.rounds, arguments.clock))
+            print("\n".join(markdown(records[-1:])), flush=True)
+            gc.collect()
+    print(f"\n{machine_line(arguments.device)}, {arguments.clock} clock, peak {process_peak_bytes() / 2**20:.0f} MiB")
+    if arguments.out:
+        report = {"machine": machine_line(arguments.device), "clock": arguments.clock, "records": records}
+        arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

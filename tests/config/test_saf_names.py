@@ -1,0 +1,37 @@
+"""The names that [saf] takes are names that the method knows."""
+
+from typing import get_args, get_type_hints
+
+import pytest
+
+from saf_titan.config.own_sections import SafSection
+from saf_titan.freezer import OUTPUT_SELECTORS
+from saf_titan.saf.contents import CONTENTS
+from saf_titan.saf.event import make_plan
+from saf_titan.saf.select import Rounding
+from tests.analysis.report.runs import calibration
+
+NAMES = {key: get_args(hint) for key, hint in get_type_hints(SafSection).items()}
+
+
+def test_contents_and_rounding_are_all_there() -> None:
+    assert NAMES["content"] == CONTENTS
+    assert NAMES["rounding"] == get_args(Rounding)
+
+
+@pytest.mark.parametrize("selector", NAMES["selector"])
+@pytest.mark.parametrize("content", NAMES["content"])
+def test_every_selector_and_content_gives_a_plan(selector: str, content: str) -> None:
+    # scores that calibration alone does not give
+    measured = {name: calibration().variance_LH for name in ("qk_gradient", "gate_taylor", *OUTPUT_SELECTORS)}
+    plan = make_plan(
+        calibration().with_scores(**measured),
+        step=1,
+        rate=0.25,
+        selector=selector,
+        content=content,
+        max_fit_kl=10.0,
+        heads=[(0, 0), (1, 1)],
+    )
+    assert len(plan.heads) == 2
+    assert (plan.selector, plan.content) == (selector, content)

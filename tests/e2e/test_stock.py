@@ -1,0 +1,28 @@
+"""With freezing off and ratio 1 our trainer is torchtitan's, to the last bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.runs import execute, torchrun
+
+pytestmark = pytest.mark.distributed
+
+STEPS = 10
+
+
+def losses(kind: str, corpus: str, out: Path) -> list[str]:
+    finished = execute([*torchrun(2), "scripts/bench/stock_run.py", kind, corpus, str(out), str(STEPS)])
+    assert finished.returncode == 0, finished.stdout[-4000:]
+    return json.loads(out.read_text())["losses"]
+
+
+def test_losses_of_llama3_equal_stock_torchtitan(tmp_path: Path, corpus_overrides: tuple[str, ...]) -> None:
+    ours = losses("ours", corpus_overrides[1], tmp_path / "ours.json")
+    stock = losses("stock", corpus_overrides[1], tmp_path / "stock.json")
+    assert len(ours) == STEPS
+    assert len(set(ours)) == STEPS
+    assert ours == stock

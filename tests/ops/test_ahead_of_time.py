@@ -1,0 +1,42 @@
+"""Kernels compiled for real cards on a machine without one: what the assembler made of the static loops."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
+import ahead_of_time
+
+from saf_titan.ops.tiles import TOEPLITZ_TILES
+
+
+@pytest.fixture(autouse=True)
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+def find_case(name: str, arch: int) -> ahead_of_time.Case:
+    """The first configuration of a kernel on an architecture."""
+    return next(case for case in ahead_of_time.cases(arch) if case.name == name)
+
+
+@pytest.mark.parametrize("arch", ahead_of_time.ARCHITECTURES)
+def test_the_static_product_is_matrix_instructions_and_copies(arch: int) -> None:
+    case = find_case("toeplitz_mm", arch)
+    assert case.tiles == TOEPLITZ_TILES[0] or arch == 80
+    report = ahead_of_time.report(case, arch)
+    assert report.static_loop["matrix"] > 0
+    assert report.static_loop["copy"] > 0
+    assert report.static_loop["exponential"] == report.static_loop["fp32"] == report.static_loop["spill"] == 0
+    assert report.spilled_bytes == 0
+
+
+@pytest.mark.parametrize("name", ["mixed_fwd", "mixed_bwd_dkdv"])
+def test_static_heads_of_a_fused_kernel_compute_no_exponential(name: str) -> None:
+    report = ahead_of_time.report(find_case(name, 90), 90)
+    assert report.live_loop["exponential"] > 0
+    assert report.static_loop["exponential"] == report.static_loop["fp32"] == report.static_loop["spill"] == 0
+    assert report.spilled_bytes == 0

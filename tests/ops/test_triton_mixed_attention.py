@@ -1,0 +1,150 @@
+"""The fused kernels in Triton's interpreter: output and all gradients of layers with live and static heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from saf_titan.ops import mixed_attention, mixed_attention_naive, prepare_pattern
+from saf_titan.ops.mixed_attention import fused
+from saf_titan.ops.mixed_attention.heads import make_heads
+from saf_titan.ops.tiles import Tiles
+from tests.ops.pattern_families import make_families
+from tests.ops.triton_interpreter import interpreted
+
+T_FIT = 150
+NAMES = ("power1", "sink24-local", "spiky", "uniform")
+TILES = Tiles(32, 32, 32, 4, 2)
+
+pytestmark = pytest.mark.usefixtures("poisoned_outputs")
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Iterator[tuple[ModuleType, ModuleType]]:
+    with interpreted(
+        "saf_titan.ops.static_mix.triton",
+        "saf_titan.ops.mixed_attention.fused_forward",
+        "saf_titan.ops.mixed_attention.fused_backward",
+    ) as (_, forward, backward):
+        yield forward, backward
+
+
+class Layer:
+    """Inputs of a layer, its output and gradients by the kernels, by the oracle, and by torch in the same dtype."""
+
+    def __init__(
+        self, T: int, D: int, num_heads: int, num_kv: int, static: tuple[int, ...], dtype: torch.dtype = torch.float32
+    ) -> None:
+        torch.manual_seed(0)
+        live = tuple(h for h in range(num_heads) if h not in static)
+        num_kept = len({h * num_kv // num_heads for h in live})
+        self.heads = make_heads(live, static, torch.device("cpu"))
+        self.pattern = prepare_pattern(*make_families(NAMES[: len(static)], T_FIT))
+        # sliced and transposed, as projections hand them over
+        self.q = torch.randn(2, len(live), T, D + 3).transpose(1, 2)[..., :D].to(dtype)
+        self.k = torch.randn(2, T, num_kept, D).to(dtype)
+        self.v = torch.randn(2, T, num_kv, D).to(dtype)
+        self.dy = torch.randn(2, T, num_heads, D).to(dtype)
+        self.scale = D**-0.5
+
+    def by_kernels(self, kernels: tuple[ModuleType, ModuleType], tiles: Tiles = TILES) -> list[Tensor]:
+        forward, backward = kernels
+        inputs = (self.q, self.k, self.v)
+        y, lse = forward.fused_forward(*inputs, self.heads, self.pattern, self.scale, tiles)
+        return [y, *backward.fused_backward(self.dy, *inputs, y, lse, self.heads, self.pattern, self.scale, tiles)]
+
+    def by_oracle(self) -> list[Tensor]:
+        leaves = [x.double().requires_grad_() for x in (self.q, self.k, self.v)]
+        logits = make_families(NAMES[: self.pattern.num_heads], T_FIT)
+        y = mixed_attention_naive(*leaves, self.heads, *logits, self.scale)
+        return [y.detach(), *torch.autograd.grad(y, leaves, self.dy.double())]
+
+    def by_torch(self) -> list[Tensor]:
+        leaves = [x.detach().clone().requires_grad_() for x in (self.q, self.k, self.v)]
+        y = mixed_attention(
+            *leaves,
+            live_heads=self.heads.live_U,
+            static_heads=self.heads.static_S,
+            pattern=self.pattern,
+            backend="split",
+        )
+        return [y.detach(), *torch.autograd.grad(y, leaves, self.dy)]
+
+
+def error(actual: Tensor, exact: Tensor) -> float:
+    # the gradient of q vanishes where there is one key
+    return float((actual.double() - exact).norm() / exact.norm().clamp(min=1.0))
+
+
+SHAPES = [
+    pytest.param(1, 16, 2, 2, (1,), id="T1-D16"),
+    pytest.param(63, 40, 3, 3, (0, 2), id="T63-D40"),
+    pytest.param(97, 80, 2, 2, (0,), id="T97-D80"),
+    pytest.param(64, 96, 2, 2, (1,), id="T64-D96"),
+    pytest.param(33, 128, 2, 2, (0,), id="T33-D128"),
+    pytest.param(129, 16, 4, 2, (0, 3), id="GQA4-2-uneven"),
+    pytest.param(50, 16, 4, 2, (2, 3), id="GQA4-2-whole-group"),
+]
+
+
+@pytest.mark.parametrize(("T", "D", "num_heads", "num_kv", "static"), SHAPES)
+def test_output_and_gradients(
+    kernels: tuple[ModuleType, ModuleType], T: int, D: int, num_heads: int, num_kv: int, static: tuple[int, ...]
+) -> None:
+    layer = Layer(T, D, num_heads, num_kv, static)
+    for actual, exact in zip(layer.by_kernels(kernels), layer.by_oracle(), strict=True):
+        assert actual.shape == exact.shape
+        assert error(actual, exact) < 2e-6
+
+
+@pytest.mark.parametrize("tiles", [Tiles(64, 32, 32, 4, 2), Tiles(128, 64, 64, 4, 2)])
+def test_every_tile_shape_gives_the_same_numbers(kernels: tuple[ModuleType, ModuleType], tiles: Tiles) -> None:
+    layer = Layer(140, 16, 3, 3, (1,))
+    for actual, exact in zip(layer.by_kernels(kernels, tiles), layer.by_oracle(), strict=True):
+        assert error(actual, exact) < 2e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_errs_little_more_than_torch(kernels: tuple[ModuleType, ModuleType], dtype: torch.dtype) -> None:
+    layer = Layer(100, 32, 3, 3, (1,), dtype)
+    limits = (2, 3, 3, 3)
+    for actual, torch_, exact, limit in zip(
+        layer.by_kernels(kernels), layer.by_torch(), layer.by_oracle(), limits, strict=True
+    ):
+        assert actual.dtype == dtype
+        assert error(actual, exact) < limit * error(torch_, exact)
+
+
+def test_operators_agree_with_the_oracle(
+    kernels: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "_tiles", lambda candidates, v: TILES)
+    monkeypatch.setattr(fused, "_on_gpu", lambda v: True)
+    layer = Layer(40, 16, 4, 2, (0, 3))
+    leaves = [x.clone().requires_grad_() for x in (layer.q, layer.k, layer.v)]
+    y = fused.mixed_attention_fused(*leaves, layer.heads, layer.pattern, layer.scale)
+    actual = [y.detach(), *torch.autograd.grad(y, leaves, layer.dy)]
+    for computed, exact in zip(actual, layer.by_oracle(), strict=True):
+        assert error(computed, exact) < 2e-6
+
+
+# opcheck itself reads the gradient of the tensors it clones
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_operator_contract(kernels: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "_tiles", lambda candidates, v: TILES)
+    monkeypatch.setattr(fused, "_on_gpu", lambda v: True)
+    layer = Layer(20, 16, 2, 2, (0,))
+    leaves = [x.clone().requires_grad_() for x in (layer.q, layer.k, layer.v)]
+    torch.library.opcheck(
+        torch.ops.saf_titan.mixed_attention.default, (*leaves, *layer.heads, *layer.pattern, layer.scale)
+    )
+
+
+def test_repeats_are_bitwise_equal(kernels: tuple[ModuleType, ModuleType]) -> None:
+    layer = Layer(70, 16, 4, 2, (0,))
+    for first, second in zip(layer.by_kernels(kernels), layer.by_kernels(kernels), strict=True):
+        assert torch.equal(first, second)

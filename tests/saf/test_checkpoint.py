@@ -1,0 +1,99 @@
+"""Plans applied to checkpoints on disk, and compact exports."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from saf_titan.saf.__main__ import main
+from saf_titan.saf.checkpoint import read_checkpoint, write_checkpoint
+from saf_titan.saf.plan import StaticPlan
+from tests.saf.test_rows import PLAN, C, D, H, weights
+
+
+def checkpoint() -> dict[str, Any]:
+    """The layout of a trainer's checkpoint: weights at the top, sections beside them."""
+    moments = {f"state.{name}.exp_avg": torch.ones_like(weight) for name, weight in weights().items()}
+    return {
+        **weights(),
+        "optimizer": {**moments, "state.step": torch.tensor(5.0)},
+        "train_state": {"step": 5, "seen": 80},
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_checkpoint(checkpoint(), tmp_path / "before")
+    PLAN.save(tmp_path / "plan")
+    return tmp_path
+
+
+def test_round_trip(folder: Path) -> None:
+    again = read_checkpoint(folder / "before")
+    assert again.keys() == checkpoint().keys()
+    assert again["train_state"] == {"step": 5, "seen": 80}
+    for name, weight in weights().items():
+        assert torch.equal(again[name], weight)
+    assert read_checkpoint(folder / "before", prefix="train_state.step") == {"train_state": {"step": 5}}
+
+
+def test_apply_is_what_a_freeze_does(folder: Path) -> None:
+    assert (
+        main(
+            [
+                "apply",
+                str(folder / "before"),
+                str(folder / "plan"),
+                "--num-heads",
+                str(H),
+                "--out",
+                str(folder / "after"),
+            ]
+        )
+        == 0
+    )
+    after = read_checkpoint(folder / "after")
+    assert StaticPlan.from_bytes(after["train_state"]["saf_plan"]).digest == PLAN.digest
+    query = "layers.0.attention.qkv_linear.wq.weight"
+    assert after[query][D : 2 * D].abs().sum() == 0
+    assert torch.equal(after[query][:D], weights()[query][:D])
+    assert after["optimizer"][f"state.{query}.exp_avg"].sum() == (H - 1) * D * C
+    assert torch.equal(
+        after["layers.0.attention.qkv_linear.wv.weight"], weights()["layers.0.attention.qkv_linear.wv.weight"]
+    )
+    assert after["train_state"]["seen"] == 80
+
+
+def test_export_and_restore(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    heads = ["--num-heads", str(H)]
+    main(["apply", str(folder / "before"), str(folder / "plan"), *heads, "--out", str(folder / "after")])
+    capsys.readouterr()
+    assert main(["export", str(folder / "after"), *heads, "--out", str(folder / "compact")]) == 0
+    # three static heads, queries and keys
+    total = sum(weight.numel() for weight in weights().values())
+    assert f"{total - 3 * 2 * D * C:,} of {total:,} parameters" in capsys.readouterr().out
+    assert main(["restore", str(folder / "compact"), "--out", str(folder / "full")]) == 0
+    full, after = safetensors.torch.load_file(folder / "full"), read_checkpoint(folder / "after")
+    assert full.keys() == weights().keys()
+    assert all(torch.equal(full[name], after[name]) for name in full)
+
+
+def test_mistakes_leave_nothing_behind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(*arguments: str) -> str:
+        assert main(list(arguments)) == 2
+        return capsys.readouterr().err
+
+    before, plan, after = (str(folder / name) for name in ("before", "plan", "after"))
+    assert "is not a complete checkpoint" in fails(
+        "apply", str(folder / "none"), plan, "--num-heads", "4", "--out", after
+    )
+    assert "cannot be those of 5 query heads" in fails("apply", before, plan, "--num-heads", "5", "--out", after)
+    assert "has a head 1, but the model has 1" in fails("apply", before, plan, "--num-heads", "1", "--out", after)
+    assert "exists already" in fails("apply", before, plan, "--num-heads", "4", "--out", before)
+    assert "has no plan" in fails("export", before, "--num-heads", "4", "--out", after)
+    assert "holds no plan" in fails("restore", plan, "--out", after)
+    assert not Path(after).exists()
+    assert main(["apply", before, plan, "--num-heads", "4", "--out", after]) == 0
+    assert "has a plan already" in fails("apply", after, plan, "--num-heads", "4", "--out", str(folder / "twice"))

@@ -1,0 +1,132 @@
+"""Zeroed rows are a fixed point of the optimizer, and installation touches nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from saf_titan.saf.calibration import CalibrationRecord
+from saf_titan.saf.install import install, zero_unused_weights
+from saf_titan.saf.plan import StaticHead, StaticPlan
+
+H, D, T = 4, 3, 5
+C = H * D
+
+
+class Projections(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wq, self.wk, self.wv = (nn.Linear(C, C, bias=False) for _ in range(3))
+        self.live: tuple[int, ...] = tuple(range(H))
+
+    def head_rows(self, heads: tuple[int, ...]) -> Tensor:
+        return (torch.tensor(heads, dtype=torch.int64)[:, None] * D + torch.arange(D)).flatten()
+
+
+class Attention(nn.Module):
+    """Queries and keys of live heads only, as the real layer computes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv_linear = Projections()
+        self.wo = nn.Linear(C, C, bias=False)
+        self.installed: tuple[int, ...] = ()
+
+    def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None:
+        self.installed = heads
+        assert alpha_ST.shape == rho_ST.shape == (len(heads), T)
+
+    def forward(self, x: Tensor) -> Tensor:
+        qkv = self.qkv_linear
+        live = tuple(head for head in range(H) if head not in self.installed)
+        q, k = (nn.functional.linear(x, projection.weight[qkv.head_rows(live)]) for projection in (qkv.wq, qkv.wk))
+        return (q * k).sum() + self.wo(qkv.wv(x)).square().sum()
+
+
+def plan(*slots: tuple[int, int]) -> StaticPlan:
+    return StaticPlan(
+        heads=tuple(
+            StaticHead(
+                layer=layer,
+                head=head,
+                alpha_T=torch.zeros(T),
+                rho_T=torch.zeros(T),
+                score=0.0,
+                fit_kl=0.0,
+                rank=rank,
+                step=1,
+            )
+            for rank, (layer, head) in enumerate(slots)
+        ),
+        skipped=(),
+        step=1,
+        selector="variance",
+        content="mean",
+        rate=0.25,
+        T_fit=T,
+        record=CalibrationRecord(num_sequences=2, seq_len=T),
+    )
+
+
+def steps(model: nn.ModuleList, optimizer: torch.optim.Optimizer, count: int) -> None:
+    for _ in range(count):
+        optimizer.zero_grad()
+        x = torch.randn(7, C)
+        sum(attention(x) for attention in model).backward()
+        optimizer.step()
+
+
+def moments(optimizer: torch.optim.Optimizer, weight: Tensor) -> Iterator[Tensor]:
+    return (value for value in optimizer.state[weight].values() if getattr(value, "shape", ()) == weight.shape)
+
+
+OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]] = {
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.1),
+    "adamw-fused": lambda parameters: torch.optim.AdamW(parameters, lr=1e-2, weight_decay=0.1, fused=True),
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, weight_decay=0.1),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_rows_and_moments_stay_zero_for_fifty_steps(name: str) -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleList([Attention(), Attention()])
+    optimizer = OPTIMIZERS[name](model.parameters())
+    steps(model, optimizer, 3)
+    # one layer partly static, the other entirely: its gradients are then absent, not zero
+    chosen = plan((0, 1), *((1, head) for head in range(H)))
+    install(list(model), chosen)
+    zero_unused_weights(list(model), chosen, optimizer.state)
+    steps(model, optimizer, 50)
+    for layer, heads in ((0, (1,)), (1, tuple(range(H)))):
+        qkv = model[layer].qkv_linear
+        rows = qkv.head_rows(heads)
+        live = torch.ones(C, dtype=torch.bool)
+        live[rows] = False
+        for projection in (qkv.wq, qkv.wk):
+            for tensor in (projection.weight, *moments(optimizer, projection.weight)):
+                assert (tensor[rows] == 0).all()
+                assert (tensor[live].abs().amax(-1) > 0).all()
+
+
+def test_everything_else_is_untouched() -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleList([Attention()])
+    optimizer = OPTIMIZERS["adamw"](model.parameters())
+    steps(model, optimizer, 2)
+    identities = [id(parameter) for parameter in model.parameters()]
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    chosen = plan((0, 0), (0, 3))
+    install(list(model), chosen)
+    zero_unused_weights(list(model), chosen, optimizer.state)
+    assert [id(parameter) for parameter in model.parameters()] == identities
+    rows = model[0].qkv_linear.head_rows((0, 3))
+    for name, parameter in model.named_parameters():
+        expected = before[name].clone()
+        if name.endswith(("wq.weight", "wk.weight")):
+            expected[rows] = 0
+        assert torch.equal(parameter, expected), name
+    assert model[0].installed == (0, 3)

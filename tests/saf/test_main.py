@@ -1,0 +1,77 @@
+"""The offline commands, on files."""
+
+from pathlib import Path
+
+import pytest
+
+from saf_titan.saf.__main__ import main
+from saf_titan.saf.event import make_plan
+from saf_titan.saf.plan import StaticPlan
+from saf_titan.saf.select import parse_heads
+from tests.saf.synthetic import calibration
+
+DATA = calibration([[0.1, 0.4, 0.8], [0.2, 0.3, 0.9]], unfit=((0, 0),))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    DATA.save(tmp_path / "stats")
+    make_plan(DATA, step=0, rate=0.5).save(tmp_path / "plan")
+    return tmp_path
+
+
+def test_select_makes_the_plan_of_the_trainer(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["select", str(files / "stats"), "--rate", "0.5", "--out", str(files / "again")]) == 0
+    assert StaticPlan.load(files / "again").digest == StaticPlan.load(files / "plan").digest
+    assert main(["diff", str(files / "plan"), str(files / "again")]) == 0
+    assert "the plans are equal" in capsys.readouterr().out
+
+
+def test_select_passes_its_options_on(files: Path) -> None:
+    options = ["--rate", "0.34", "--selector", "list", "--heads", "L0H2,L1H2", "--content", "uniform", "--step", "9"]
+    assert main(["select", str(files / "stats"), *options, "--out", str(files / "list")]) == 0
+    plan = StaticPlan.load(files / "list")
+    assert [(head.layer, head.head) for head in plan.heads] == [(0, 2), (1, 2)]
+    assert (plan.step, plan.content) == (9, "uniform")
+    assert main(["diff", str(files / "plan"), str(files / "list")]) == 1
+
+
+def test_show_explain_and_fit_print_every_head(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(files / "plan"), "--stats", str(files / "stats")]) == 0
+    assert "L0  x  #  ." in capsys.readouterr().out
+    assert main(["explain", str(files / "stats"), "--plan", str(files / "plan"), "--selector", "kl"]) == 0
+    assert "skipped: fit KL" in capsys.readouterr().out
+    assert main(["fit", str(files / "stats")]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"L{layer}H{head}" in printed for layer in range(2) for head in range(3))
+    assert main(["fit", str(files / "stats"), "--heads", "L1H2", "--method", "ipf"]) == 0
+    assert "1 heads in" in capsys.readouterr().out
+
+
+def test_show_writes_a_picture(files: Path) -> None:
+    arguments = ["show", str(files / "plan"), "--png", str(files / "heads.png")]
+    assert main([*arguments, "--stats", str(files / "stats")]) == 0
+    assert (files / "heads.png").read_bytes().startswith(b"\x89PNG")
+    assert main(arguments) == 2
+
+
+def test_mistakes_are_one_line(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (
+        ["show", str(files / "stats")],
+        ["show", str(files / "missing")],
+        ["explain", str(files / "stats"), "--selector", "taste"],
+        ["select", str(files / "stats"), "--rate", "1", "--out", str(files / "never")],
+        ["fit", str(files / "stats"), "--heads", "0.3"],
+    ):
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("error: ")
+        assert error.count("\n") == 1
+    assert not (files / "never").exists()
+
+
+def test_heads_are_read_by_name() -> None:
+    assert parse_heads("L0H3, L12H1") == [(0, 3), (12, 1)]
+    assert parse_heads("") == []
+    with pytest.raises(ValueError, match="'H1' is not a head"):
+        parse_heads("L0H3,H1")
