@@ -50,7 +50,12 @@ class PatternTraining:
         self._prepare()
 
     def step(self) -> None:
-        """Update the patterns by the gradients of this optimizer step; every rank must call it."""
+        """Update the patterns by the gradients of this optimizer step; every rank must call it.
+
+        Nothing happens without gradients: torchtitan takes such a step to make the state that it loads into.
+        """
+        if any(logits.grad is None for layer in self._layers for logits in self._attentions[layer].pattern_logits()):
+            return
         for layer, (_, *parameters) in self._layers.items():
             for parameter, logits in zip(parameters, self._attentions[layer].pattern_logits(), strict=True):
                 assert logits.grad is not None

@@ -55,3 +55,11 @@ def test_moments_survive_a_round_trip() -> None:
     again.load_moments(training.moments())
     for name, value in training.moments().items():
         assert torch.equal(value, again.moments()[name]), name
+
+
+def test_a_step_without_gradients_changes_nothing() -> None:
+    chosen = plan((0, 0), (0, 1))
+    training = PatternTraining([Layer()], chosen, lr=0.1, group=None)
+    training.step()
+    assert training.plan.digest == chosen.digest
+    assert training.moments() == {}
