@@ -9,7 +9,7 @@ Two freedoms are used to make that safe in fp32:
   bound of the convolution is smallest;
 - the M heaviest columns (attention sinks) leave the convolution and are applied exactly, as one dense block of T x M.
 
-Shapes: H static heads, T lags or positions (T_fit), M heavy columns, P fast paths.
+Shapes: H static heads, T lags or positions (T_fit), M heavy columns, R exponentials, P fast paths.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# the fast paths that have a certificate: FFT in fp32, FFT in fp64, dense products in fp32
-PATHS = ("fft", "fft64", "gemm")
+from saf_titan.ops.exponentials import BAND, far_weights, fit_exponentials
+
+# the fast paths that have a certificate: FFT in fp32, FFT in fp64, dense products, band and exponentials (both in fp32)
+PATHS = ("fft", "fft64", "gemm", "band")
 # largest certified error, as a fraction of the largest input row, at which a fast path is taken
 ERROR_LIMIT = 5e-5
+# share of a row that the GPU kernels may leave out at 16 bits: a quarter of what flash attention rounds away
+REACH_ERROR = 1e-4
 # numbers of heavy columns tried until the fp32 FFT holds that limit
 HEAVY_COUNTS = (4, 16, 64)
 # unit roundoff of fp32, and the floor of the measured error of an fp32 FFT convolution
@@ -31,6 +35,7 @@ FP32_ROUNDOFF = 2.0**-24
 FFT_FLOOR = 3e-7
 # what fp64 gains over fp32 in the part of the error that an FFT adds
 FP64_GAIN = 2.0**-29
+GOLDEN = (5**0.5 - 1) / 2
 FP32_TINY = torch.finfo(torch.float32).tiny
 
 
@@ -49,6 +54,8 @@ class StaticPattern(NamedTuple):
     alpha_HT, rho_HT: fp32 logits of columns and lags, gauge-fixed, maximum 0.
     scale_HT, weight_HT, inv_z_HT: fp32 exp(alpha), exp(rho), 1 / Z.
     heavy_HM: int64 columns kept out of the FFT; unused entries are T_fit.
+    far_HR: fp64 coefficients of the far weights as sums of exponentials, see `exponentials.py`.
+    reach_H: int64 number of lags that low precision needs: those from there on carry less than REACH_ERROR of any row.
     error_HP: certified error of each fast path of `PATHS`, as a fraction of the largest input row.
     """
 
@@ -58,6 +65,8 @@ class StaticPattern(NamedTuple):
     weight_HT: Tensor
     inv_z_HT: Tensor
     heavy_HM: Tensor
+    far_HR: Tensor
+    reach_H: Tensor
     error_HP: Tensor
 
     @property
@@ -106,18 +115,23 @@ def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
     alpha, rho, log_z = (x + gauge[:, None] * ramp for x in (alpha, rho, log_z))
     alpha_top, rho_top = alpha.amax(1, keepdim=True), rho.amax(1, keepdim=True)
     alpha, rho, log_z = alpha - alpha_top, rho - rho_top, log_z - alpha_top - rho_top
+    scale, weight, inv_z = alpha.exp(), rho.exp(), torch.exp(-log_z)
     # products below the smallest normal number may be lost; row i then misses at most T of them, times 1 / Z_i
-    lost = alpha.shape[1] * FP32_TINY * torch.exp(-log_z.amin(1))
+    lost = alpha.shape[1] * FP32_TINY * inv_z.amax(1)
+    far_HR = fit_exponentials(weight)
+    errors = (error, FP64_GAIN * error, 0 * error, _far_error(scale, weight, inv_z, far_HR))
     # the gauge and the shifts are constants: d P / d alpha is the same in every gauge
     offset = gauge[:, None] * ramp
     return StaticPattern(
         alpha_HT=(alpha_HT.double() + (offset - alpha_shift - alpha_top)).float(),
         rho_HT=(rho_HT.double() + (offset - rho_shift - rho_top)).float(),
-        scale_HT=alpha.exp().float(),
-        weight_HT=rho.exp().float(),
-        inv_z_HT=torch.exp(-log_z).float(),
+        scale_HT=scale.float(),
+        weight_HT=weight.float(),
+        inv_z_HT=inv_z.float(),
         heavy_HM=heavy,
-        error_HP=(FFT_FLOOR + lost[:, None] + torch.stack([error, FP64_GAIN * error, 0 * error], dim=1)).float(),
+        far_HR=far_HR,
+        reach_H=_reach(scale, weight, inv_z),
+        error_HP=(FFT_FLOOR + lost[:, None] + torch.stack(errors, dim=1)).float(),
     )
 
 
@@ -130,16 +144,22 @@ def log_normalizer(alpha_HT: Tensor, rho_HT: Tensor) -> Tensor:
     T = alpha.shape[1]
     if T <= 1024:
         return _log_normalizer_rows(alpha, rho)
-    # two entries of each row bound log Z from below, which is enough to choose the gauge
+    # two entries of each row bound log Z from below, which is enough to choose a gauge; sinks are added one by one
     lower = torch.maximum(alpha + rho[:, :1], alpha[:, :1] + rho)
-    gauge, _ = _best_gauge(alpha, rho, lower)
     ramp = torch.arange(T, dtype=torch.float64, device=alpha.device)
+    first_gauge, _ = _best_gauge(alpha, rho, lower)
+    heavy = (alpha + first_gauge[:, None] * ramp).topk(HEAVY_COUNTS[1], dim=1).indices
+    gauge, _ = _best_gauge(alpha.scatter(1, heavy, -math.inf), rho, lower)
     alpha_c, rho_c = alpha + gauge[:, None] * ramp, rho + gauge[:, None] * ramp
-    top = alpha_c.amax(1, keepdim=True) + rho_c.amax(1, keepdim=True)
-    scale, weight = (alpha_c - alpha_c.amax(1, keepdim=True)).exp(), (rho_c - rho_c.amax(1, keepdim=True)).exp()
+    light = alpha_c.scatter(1, heavy, -math.inf)
+    top = light.amax(1, keepdim=True)
+    scale, weight = (light - top).exp(), (rho_c - rho_c.amax(1, keepdim=True)).exp()
     z = torch.fft.irfft(torch.fft.rfft(scale, 2 * T) * torch.fft.rfft(weight, 2 * T), 2 * T)[:, :T]
+    for h, columns in enumerate(heavy.tolist()):
+        for column in columns:
+            z[h, column:] += (alpha_c[h, column] - top[h]).exp() * weight[h, : T - column]
     bound = 2.0**-50 * scale.norm(dim=1) * weight.norm(dim=1) / z.amin(1)
-    log_z = z.clamp(min=FP32_TINY).log() + top - gauge[:, None] * ramp
+    log_z = z.clamp(min=FP32_TINY).log() + top + rho_c.amax(1, keepdim=True) - gauge[:, None] * ramp
     unsafe = ~((bound > 0) & (bound < 1e-9))
     if unsafe.any():
         log_z[unsafe] = _log_normalizer_rows(alpha[unsafe], rho[unsafe])
@@ -196,12 +216,47 @@ def _certify(alpha: Tensor, rho: Tensor, log_z: Tensor) -> tuple[Tensor, Tensor,
     return gauge, heavy[:, :width].contiguous(), error
 
 
-def _best_gauge(alpha: Tensor, rho: Tensor, log_z: Tensor, steps: int = 45) -> tuple[Tensor, Tensor]:
+def _reach(scale: Tensor, weight: Tensor, inv_z: Tensor) -> Tensor:
+    """Smallest number of lags whose complement carries at most REACH_ERROR of any row of P, and of any row of P^T."""
+    H, T = scale.shape
+    lag = torch.arange(T, device=scale.device)
+
+    def dropped(reach_H: Tensor) -> Tensor:
+        return _largest_row(scale, weight.masked_fill(lag < reach_H[:, None], 0.0), inv_z)
+
+    low, high = torch.zeros(H, dtype=torch.int64, device=scale.device), torch.full((H,), T, device=scale.device)
+    while (low < high).any():
+        middle = (low + high) // 2
+        # a pattern beyond the range of the factors gives NaN, which keeps every lag
+        enough = dropped(middle) <= REACH_ERROR
+        low, high = torch.where(enough, low, middle + 1).minimum(high), torch.where(enough, middle, high)
+    return low
+
+
+def _far_error(scale: Tensor, weight: Tensor, inv_z: Tensor, far_HR: Tensor) -> Tensor:
+    """Certified error of far weights as sums of exponentials: the misfit, and the rounding of terms that cancel."""
+    T = weight.shape[1]
+    far = torch.arange(T, device=weight.device) > BAND
+    misfit = (far_weights(far_HR, T) - weight).abs() * far
+    terms = far_weights(far_HR.abs(), T)
+    return _largest_row(scale, misfit + 4 * FP32_ROUNDOFF * terms, inv_z)
+
+
+def _largest_row(scale: Tensor, weight: Tensor, inv_z: Tensor) -> Tensor:
+    """Largest row sum of diag(inv_z) Toeplitz(weight) diag(scale) and of its transpose, weights >= 0; shape (H,)."""
+    T = weight.shape[1]
+    weight_F = torch.fft.rfft(weight, 2 * T)
+    rows = inv_z * torch.fft.irfft(weight_F * torch.fft.rfft(scale, 2 * T), 2 * T)[:, :T]
+    columns = scale * torch.fft.irfft(weight_F.conj() * torch.fft.rfft(inv_z, 2 * T), 2 * T)[:, :T]
+    return torch.maximum(rows.amax(1), columns.amax(1))
+
+
+def _best_gauge(alpha: Tensor, rho: Tensor, log_z: Tensor, steps: int = 36) -> tuple[Tensor, Tensor]:
     """Gauge c of each head that minimises the error bound of the fp32 FFT convolution, and that bound.
 
     The error of an FFT convolution is absolute: roundoff * |weight|_2 * |scale * v|_2. Row i of the output therefore
     errs by at most |weight| |scale| / Z_i of the largest row of v, row j of the gradient by |weight| |1 / Z| scale_j of
-    the largest row of dy. Both logs are convex in c, and so is their maximum: ternary search.
+    the largest row of dy. Both logs are convex in c, and so is their maximum: golden-section search.
     """
     ramp = torch.arange(alpha.shape[1], dtype=torch.float64, device=alpha.device)
 
@@ -215,11 +270,17 @@ def _best_gauge(alpha: Tensor, rho: Tensor, log_z: Tensor, steps: int = 45) -> t
 
     low = torch.full((alpha.shape[0],), -1.0, dtype=torch.float64, device=alpha.device)
     high = -low
+    left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
+    at_left, at_right = bound(left), bound(right)
     for _ in range(steps):
-        third = (high - low) / 3
-        left, right = low + third, high - third
-        go_left = bound(left) < bound(right)
+        go_left = at_left < at_right
         low, high = torch.where(go_left, low, left), torch.where(go_left, right, high)
+        # of the two inner points one is known already
+        kept, at_kept = torch.where(go_left, left, right), torch.where(go_left, at_left, at_right)
+        fresh = torch.where(go_left, high - GOLDEN * (high - low), low + GOLDEN * (high - low))
+        at_fresh = bound(fresh)
+        left, right = torch.where(go_left, fresh, kept), torch.where(go_left, kept, fresh)
+        at_left, at_right = torch.where(go_left, at_fresh, at_kept), torch.where(go_left, at_kept, at_fresh)
     best = 0.5 * (low + high)
     at_best, at_zero = bound(best), bound(torch.zeros_like(best))
     log_error = torch.minimum(at_best, at_zero).clamp(max=700.0)

@@ -12,6 +12,8 @@ from saf_titan.ops.pattern import ERROR_LIMIT, PATHS, StaticPattern
 BACKENDS = ("auto", *PATHS, "naive", "triton")
 # from this length on the FFT is faster than dense products
 FFT_MIN_LENGTH = 512
+# from this length on a band and exponentials are faster than the FFT
+BAND_MIN_LENGTH = 16384
 
 
 class Choice(NamedTuple):
@@ -46,6 +48,8 @@ def choose_path(errors: dict[str, float], T: int, backend: str = "auto") -> Choi
         return Choice("naive", f"weights span more than fp32 holds (certified error {errors['gemm']:.1e})")
     if T < FFT_MIN_LENGTH:
         return Choice("gemm", f"T={T} < {FFT_MIN_LENGTH}")
+    if T >= BAND_MIN_LENGTH and errors["band"] <= ERROR_LIMIT:
+        return Choice("band", f"T={T} >= {BAND_MIN_LENGTH}, certified error {errors['band']:.1e} <= {ERROR_LIMIT:.0e}")
     if errors["fft"] <= ERROR_LIMIT:
         return Choice("fft", f"T={T} >= {FFT_MIN_LENGTH}, certified error {errors['fft']:.1e} <= {ERROR_LIMIT:.0e}")
     if errors["fft64"] <= ERROR_LIMIT:
