@@ -19,10 +19,12 @@ from typing import Any, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from saf_titan.ops import StaticPattern, prepare_pattern, static_mix
 from saf_titan.saf.exchange import sum_over_ranks
 from saf_titan.saf.plan import StaticHead, StaticPlan
+from saf_titan.saf.watch import run_watched
 
 Batch = TypeVar("Batch")
 
@@ -89,13 +91,7 @@ def compensated_values(
     Raises ValueError where heads share their values (grouped queries).
     """
     watchers = [_HeadWatcher(attentions[head.layer], head) for head in plan.heads if head.step == plan.step]
-    try:
-        with torch.no_grad():
-            for batch in batches:
-                forward(batch)
-    finally:
-        for watcher in watchers:
-            watcher.remove()
+    run_watched(watchers, batches, forward)
     rows = {}
     for watcher in watchers:
         regression, before_DC = watcher.regression, watcher.before_DC
@@ -115,14 +111,12 @@ class _HeadWatcher:
         self.regression: ValueRegression | None = None
         self.before_DC: Tensor | None = None
         self._x_BTC: Tensor | None = None
-        self._handles = [
-            attention.qkv_linear.register_forward_pre_hook(self._on_projections),
-            attention.inner_attention.register_forward_hook(self._on_inner_attention),
-        ]
 
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
+    def register(self) -> list[RemovableHandle]:
+        return [
+            self.attention.qkv_linear.register_forward_pre_hook(self._on_projections),
+            self.attention.inner_attention.register_forward_hook(self._on_inner_attention),
+        ]
 
     def _on_projections(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
         self._x_BTC = args[0]
