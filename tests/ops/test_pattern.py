@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from saf_titan.ops import prepare_pattern, static_mix
-from saf_titan.ops.pattern import ERROR_LIMIT, REACH_ERROR, attention_rows, log_normalizer
+from saf_titan.ops.certificate import ERROR_LIMIT, REACH_ERROR
+from saf_titan.ops.pattern import attention_rows, log_normalizer
 from tests.ops.pattern_families import NAMES, make_families, make_family
 
 T = 300

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from saf_titan.ops import explain, prepare_pattern, static_mix, static_mix_naive
+from saf_titan.ops.certificate import ERROR_LIMIT
 from saf_titan.ops.exponentials import BAND
-from saf_titan.ops.pattern import ERROR_LIMIT, PATHS
+from saf_titan.ops.pattern import PATHS
 from saf_titan.ops.static_mix.band import CARRY_CHUNKS, mix_head_band
 from saf_titan.ops.static_mix.fft import fft_size
 from saf_titan.ops.static_mix.planner import BAND_MIN_LENGTH
@@ -121,6 +122,14 @@ def test_strided_values_and_gradients(backend: str) -> None:
     y.sum().backward()
     y_copy.sum().backward()
     torch.testing.assert_close(v.grad, copy.grad, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 1, 4), (2, 0, 1, 4)])
+def test_nothing_mixes_to_nothing(shape: tuple[int, ...]) -> None:
+    v = torch.zeros(shape, requires_grad=True)
+    y = static_mix(v, prepare_pattern(torch.zeros(1, 8), torch.zeros(1, 8)))
+    assert y.shape == shape
+    y.sum().backward()
 
 
 def test_repeats_are_bitwise_equal() -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from saf_titan.ops.pattern import ERROR_LIMIT, PATHS, StaticPattern
+from saf_titan.ops.certificate import ERROR_LIMIT
+from saf_titan.ops.pattern import PATHS, StaticPattern
 
 BACKENDS = ("auto", *PATHS, "naive", "triton")
 # from this length on the FFT is faster than dense products
