@@ -66,15 +66,15 @@ class Tokenizer:
         """Ids of many texts in one array, without the GIL.
 
         Args:
-            texts: The texts; nothing is put between them.
+            texts: The texts, as str or as UTF-8 bytes; nothing is put between them.
             threads: Default: the CPUs this process may use. The threads end with the call.
 
         Returns:
             ids [sum of lengths], uint16 if the vocabulary fits it, else uint32; offsets [len(texts) + 1]:
             text i has ids[offsets[i]:offsets[i + 1]].
         """
-        if isinstance(texts, str):
-            raise ValueError("encode_batch takes a list of texts, got one str; use encode")
+        if isinstance(texts, str | bytes):
+            raise ValueError("encode_batch takes a list of texts, got one text; use encode")
         return self.native.encode_batch(texts if isinstance(texts, list) else list(texts), num_threads(threads))
 
     def decode_bytes(self, ids: Sequence[int] | NDArray[Any]) -> bytes:

@@ -6,7 +6,7 @@ it are the trainer's business.
 
 from __future__ import annotations
 
-import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,21 +21,29 @@ from torch.optim import Optimizer
 from saf_titan.config import RunConfig
 from saf_titan.config.own_sections import SafSection
 from saf_titan.layers.attention import SAFAttention
+from saf_titan.saf import container
 from saf_titan.saf.calibrate import calibrate
 from saf_titan.saf.calibration import Calibration
+from saf_titan.saf.compensate import compensated_values
+from saf_titan.saf.contents import PRUNE
 from saf_titan.saf.event import make_plan
 from saf_titan.saf.gate_taylor import gate_taylor_scores
 from saf_titan.saf.gradient_ema import GradientEMA
-from saf_titan.saf.install import install, zero_unused_weights
+from saf_titan.saf.install import Overwritten, install, replace_value_rows, zero_unused_weights
 from saf_titan.saf.output_scores import output_scores
+from saf_titan.saf.pattern_training import PatternTraining
 from saf_titan.saf.plan import StaticPlan
 from saf_titan.saf.schedule import FixedSchedule, LossBudget, LossBudgetSchedule, Schedule, ramp
 from saf_titan.saf.select import parse_heads
+
+logger = logging.getLogger()
 
 Batch = TypeVar("Batch")
 
 OUTPUT_SELECTORS = ("output_rms", "redundancy", "block_influence", "output_error")
 """Selectors that need values and output weights: one more forward a batch."""
+
+_STATE, _STATE_VERSION = "freeze_state", 1
 
 
 @dataclass(frozen=True)
@@ -87,12 +95,20 @@ class Freezer(Generic[Batch]):
         self._settings, self._schedule = settings, schedule
         self._forward, self._sequence_losses = forward, sequence_losses
         self.attentions = [module for module in model.modules() if isinstance(module, SAFAttention)]
-        self.plan: StaticPlan | None = None
+        self._plan: StaticPlan | None = None
+        self._pattern_training: PatternTraining | None = None
+        if settings.enable and settings.pattern_lr:
+            optimizer.register_step_post_hook(self._train_patterns)
         self._gradient: GradientEMA | None = None
         if settings.enable and settings.selector == "qk_gradient":
             self._gradient = GradientEMA(len(self.attentions), self.attentions[0].num_heads)
             # the pre-hook of the step sees gradients after clipping
             optimizer.register_step_pre_hook(self._average_gradients)
+
+    @property
+    def plan(self) -> StaticPlan | None:
+        """Static heads and their patterns as they are now; None while every head is live."""
+        return self._pattern_training.plan if self._pattern_training is not None else self._plan
 
     @property
     def num_heads(self) -> int:
@@ -110,8 +126,8 @@ class Freezer(Generic[Batch]):
 
     def restore(self, plan: StaticPlan) -> None:
         """Install the plan of a checkpoint, before its weights are loaded."""
-        self.plan = plan
         install(self.attentions, plan)
+        self._accept(plan)
 
     def freeze(self, step: int, rate: float, data: CalibrationData[Batch]) -> FreezeResult:
         """Make a share ``rate`` of all heads static; weights, moments and everything else go on untouched.
@@ -150,38 +166,51 @@ class Freezer(Generic[Batch]):
                 base_plan=self.plan,
             )
             self._require_agreement(plan)
+            value_rows = self._compensated_values(plan, data.batches)
         before = self._held_out_loss(data.batches) if self._schedule.measures else None
         with _timed(seconds, "install"):
             install(self.attentions, plan)
-            zeroed = zero_unused_weights(self.attentions, plan, self._optimizer.state)
+            changed = [zero_unused_weights(self.attentions, plan, self._optimizer.state)]
+            changed += self._keep_if_better(value_rows, data.batches[-1])
         losses = None
         if before is not None:
             losses = before, self._held_out_loss(data.batches)
             if not self._schedule.judge(*losses):
-                zeroed.restore()
+                for overwritten in reversed(changed):
+                    overwritten.restore()
                 install(self.attentions, self.plan)
+                # the layers have new tensors for what was trained before
+                if self.plan is not None:
+                    self._accept(self.plan)
                 return FreezeResult(plan, calibration, accepted=False, losses=losses, seconds=seconds)
-        self.plan = plan
+        self._accept(plan)
         return FreezeResult(plan, calibration, accepted=True, losses=losses, seconds=seconds)
 
-    def state(self) -> str:
-        """What must survive a restart beside the plan, as JSON; empty if nothing must."""
-        state: dict[str, object] = {}
+    def state(self) -> bytes | None:
+        """What must survive a restart beside the plan; None if nothing must."""
+        header: dict[str, object] = {}
+        tensors: dict[str, Tensor] = {}
         if self._settings.enable and (schedule := self._schedule.state_dict()):
-            state["schedule"] = schedule
+            header["schedule"] = schedule
         if self._gradient is not None:
             average = self._gradient.state_dict()
-            state["qk_gradient"] = {**average, "average_LH": average["average_LH"].tolist()}
-        return json.dumps(state, sort_keys=True) if state else ""
+            tensors["gradient.average_LH"] = average.pop("average_LH")
+            header["gradient"] = average
+        if self._pattern_training is not None:
+            tensors |= {f"patterns.{name}": value for name, value in self._pattern_training.moments().items()}
+        return container.pack(_STATE, _STATE_VERSION, header, tensors) if header or tensors else None
 
-    def load_state(self, text: str) -> None:
+    def load_state(self, data: bytes) -> None:
         """Take up the state of a checkpoint; parts that this run has no use for are ignored."""
-        state = json.loads(text)
-        if "schedule" in state and self._settings.enable:
-            self._schedule.load_state_dict(state["schedule"])
-        if "qk_gradient" in state and self._gradient is not None:
-            average_LH = torch.tensor(state["qk_gradient"]["average_LH"], dtype=torch.float64)
-            self._gradient.load_state_dict({**state["qk_gradient"], "average_LH": average_LH})
+        header, tensors = container.unpack(data, _STATE, _STATE_VERSION, source="the freeze state of the checkpoint")
+        if "schedule" in header and self._settings.enable:
+            self._schedule.load_state_dict(header["schedule"])
+        if "gradient" in header and self._gradient is not None:
+            self._gradient.load_state_dict({**header["gradient"], "average_LH": tensors["gradient.average_LH"]})
+        prefix = "patterns."
+        moments = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        if moments and self._pattern_training is not None:
+            self._pattern_training.load_moments(moments)
 
     def summary(self) -> str:
         """Static heads by layer, as ``L0:1,4 L3:0``."""
@@ -204,6 +233,42 @@ class Freezer(Generic[Batch]):
         if self._gradient is not None:
             calibration = calibration.with_scores(qk_gradient=self._gradient.scores(calibration.live_LH))
         return calibration
+
+    def _compensated_values(self, plan: StaticPlan, batches: Sequence[Batch]) -> dict[tuple[int, int], Tensor] | None:
+        """Value rows that make up for the plan's patterns, solved on all batches but the last."""
+        if not self._settings.compensate:
+            return None
+        if len(batches) < 2:
+            raise ValueError(
+                "saf.compensate needs two calibration batches a rank, one of them to measure on: lower "
+                "saf.calibration_batch_size or raise saf.calibration_sequences"
+            )
+        with self._measuring():
+            return compensated_values(self.attentions, batches[:-1], self._forward, plan, group=self._group)
+
+    def _keep_if_better(self, value_rows: dict[tuple[int, int], Tensor] | None, batch: Batch) -> list[Overwritten]:
+        """Write value rows where the loss on a batch falls by it; what they replaced, for an undo."""
+        if value_rows is None:
+            return []
+        before = self._held_out_loss([batch])
+        overwritten = replace_value_rows(self.attentions, value_rows)
+        after = self._held_out_loss([batch])
+        logger.info("Compensated values: loss %.4f -> %.4f", before, after)
+        if after < before:
+            return [overwritten]
+        overwritten.restore()
+        return []
+
+    def _accept(self, plan: StaticPlan) -> None:
+        """Take an installed plan as the plan of the model."""
+        self._plan = plan
+        self._pattern_training = None
+        if self._settings.enable and self._settings.pattern_lr and plan.content != PRUNE:
+            self._pattern_training = PatternTraining(self.attentions, plan, self._settings.pattern_lr, self._group)
+
+    def _train_patterns(self, *_: object) -> None:
+        if self._pattern_training is not None:
+            self._pattern_training.step()
 
     def _average_gradients(self, *_: object) -> None:
         assert self._gradient is not None

@@ -27,8 +27,8 @@ class SavedFreeze:
     """What a checkpoint knows about static heads."""
 
     plan: StaticPlan | None = None
-    state: str | None = None
-    """JSON of ``Freezer.state()``; None if the checkpoint has none."""
+    state: bytes | None = None
+    """``Freezer.state()``; None if the checkpoint has none."""
 
 
 def find_checkpoint(folder: Path, *, load_step: int = -1, initial_load_path: str | None = None) -> Path | None:
@@ -57,8 +57,7 @@ def read_freeze(checkpoint: Path) -> SavedFreeze:
             f"checkpoint.load_step or remove the folder"
         )
     keys = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
-    wanted: dict[str, bytes | str] = {PLAN_KEY: b"", STATE_KEY: ""}
-    present = {key: empty for key, empty in wanted.items() if f"train_state.{key}" in keys}
+    present = {key: b"" for key in (PLAN_KEY, STATE_KEY) if f"train_state.{key}" in keys}
     if not present:
         return SavedFreeze()
     state = {"train_state": present}
@@ -69,9 +68,5 @@ def read_freeze(checkpoint: Path) -> SavedFreeze:
     loaded = state["train_state"]
     plan = None
     if PLAN_KEY in loaded:
-        data = loaded[PLAN_KEY]
-        assert isinstance(data, bytes)
-        plan = StaticPlan.from_bytes(data, source=f"the plan in {checkpoint}")
-    saved_state = loaded.get(STATE_KEY)
-    assert saved_state is None or isinstance(saved_state, str)
-    return SavedFreeze(plan=plan, state=saved_state)
+        plan = StaticPlan.from_bytes(loaded[PLAN_KEY], source=f"the plan in {checkpoint}")
+    return SavedFreeze(plan=plan, state=loaded.get(STATE_KEY))

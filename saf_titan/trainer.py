@@ -134,8 +134,9 @@ class SAFTrainer(Trainer):
         if self.freezer.plan is not None:
             state[PLAN_KEY] = self.freezer.plan.to_bytes()
         # before the start torchtitan asks in order to load: then the checkpoint decides whether there is a state
-        if self._saved.state is not None if not self._started else self.freezer.state():
-            state[STATE_KEY] = self.freezer.state()
+        freeze_state = self.freezer.state() if self._started else self._saved.state
+        if freeze_state is not None:
+            state[STATE_KEY] = freeze_state
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

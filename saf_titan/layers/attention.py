@@ -33,6 +33,8 @@ class MixedAttention(Module):
 
     live_heads_U: Tensor
     static_heads_S: Tensor
+    pattern_alpha_HT: Tensor
+    pattern_rho_HT: Tensor
 
     def __init__(self, config: Config):
         super().__init__()
@@ -130,6 +132,10 @@ class SAFAttention(GQAttention):
         device = self.wo.weight.device
         self.inner_attention.set_static(heads, prepare_pattern(alpha_ST.to(device), rho_ST.to(device)))
         self.qkv_linear.keep(live=self.live_heads, values=None)
+
+    def pattern_logits(self) -> tuple[Tensor, Tensor]:
+        """alpha and rho [S, T_fit] of the prepared patterns; gradients of mixing arrive there if asked for."""
+        return self.inner_attention.pattern_alpha_HT, self.inner_attention.pattern_rho_HT
 
     def set_pruned(self, heads: tuple[int, ...]) -> None:
         """Remove exactly ``heads`` (ascending, unique): the control that freezing is compared with."""

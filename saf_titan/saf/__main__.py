@@ -35,6 +35,14 @@ def show(args: argparse.Namespace) -> int:
     plan = StaticPlan.load(args.plan)
     calibration = Calibration.load(args.stats) if args.stats else None
     print(plan_table(plan), plan_map(plan, calibration), sep="\n\n")
+    if args.png:
+        if calibration is None:
+            raise ValueError("--png needs the scores of --stats")
+        # a plotting library is slow to import
+        from saf_titan.saf.picture import save_picture
+
+        save_picture(args.png, plan, calibration)
+        print(f"\nwrote {args.png}")
     return 0
 
 
@@ -124,7 +132,8 @@ def parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("show", help="table and map of a plan")
     command.add_argument("plan", type=Path)
-    command.add_argument("--stats", type=Path, help="the calibration, for the size of the model")
+    command.add_argument("--stats", type=Path, help="the calibration, for the size of the model and the scores")
+    command.add_argument("--png", type=Path, help="write a heat map of the scores")
     command.set_defaults(run=show)
 
     command = commands.add_parser("diff", help="what changed between two plans; status 1 if anything did")

@@ -87,6 +87,8 @@ def calibrate(
         raise ValueError(f"layers must have equally many heads, got {[a.num_heads for a in attentions]}")
     if not batches:
         raise ValueError("calibration needs at least one batch on every rank")
+    # a single batch holds all of this rank's sequences: a layer can be reduced at once
+    keep = len(batches) > 1
     exchange = HeadExchange(group)
     results: dict[int, _LayerResult] = {}
     captures = [_LayerCapture() for _ in attentions]
@@ -107,7 +109,6 @@ def calibrate(
             scale: float | None,
             key_heads: tuple[int, ...] | None = None,
         ) -> None:
-            keep = len(batches) > 1
             if not heads:
                 return
             captures[layer].add(q_BTUD, k_BTKD, heads, scale, key_heads, clone=keep)
@@ -206,6 +207,8 @@ def _assemble(
     """Bring the shares of all ranks together: each head was computed on one rank, all others add zero."""
     L, H = num_layers, num_heads
     one = next(iter(results.values()))
+    if positions and len(positions) != one.num_sequences:
+        raise ValueError(f"positions has {len(positions)} entries for {one.num_sequences} calibration sequences")
     T, P = one.seq_len, min(one.seq_len, _MAP_SIZE)
     live_LH = torch.zeros(L, H, dtype=torch.bool)
     for layer, result in results.items():

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,15 @@ class Run:
         return [row for row in self.rows if row["kind"] == kind]
 
 
-def command(folder: Path, *overrides: str, ranks: int, config: Path = TINY) -> list[str]:
-    """The command line of a run that writes to ``folder``."""
+def torchrun(ranks: int) -> list[str]:
+    """The command line before the script; only the first rank's output is shown."""
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--local-ranks-filter", "0"]
-    rendezvous = ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
-    module = ["-m", "saf_titan.train", "--config", str(config), "--dump_folder", str(folder), *overrides]
-    return [sys.executable, *launcher, *rendezvous, *module]
+    return [sys.executable, *launcher, "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
+
+
+def module(folder: Path, *overrides: str, config: Path = TINY) -> list[str]:
+    """The module and arguments of a run that writes to ``folder``."""
+    return ["-m", "saf_titan.train", "--config", str(config), "--dump_folder", str(folder), *overrides]
 
 
 def environment() -> dict[str, str]:
@@ -57,18 +61,24 @@ def environment() -> dict[str, str]:
 
 def train(folder: Path, *overrides: str, ranks: int = 2, config: Path = TINY, status: int = 0) -> Run:
     """Run to the end and check the exit status; ``status`` 1 stands for any failure (the launcher has its own)."""
-    finished = subprocess.run(
-        command(folder, *overrides, ranks=ranks, config=config),
+    finished = execute([*torchrun(ranks), *module(folder, *overrides, config=config)])
+    assert (finished.returncode != 0) == (status != 0), finished.stdout[-6000:]
+    return Run(folder=folder, status=finished.returncode, output=finished.stdout)
+
+
+def execute(words: list[str], preexec_fn: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; what it wrote to either stream is in ``stdout``."""
+    return subprocess.run(
+        words,
         env=environment(),
         cwd=ROOT,
+        preexec_fn=preexec_fn,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=300,
         check=False,
     )
-    assert (finished.returncode != 0) == (status != 0), finished.stdout[-6000:]
-    return Run(folder=folder, status=finished.returncode, output=finished.stdout)
 
 
 def interrupt(folder: Path, *overrides: str, ranks: int, at: str, by: signal.Signals, whole_group: bool = False) -> Run:
@@ -78,7 +88,7 @@ def interrupt(folder: Path, *overrides: str, ranks: int, at: str, by: signal.Sig
         whole_group: signal every process of the run instead of the first one (which passes on what can be caught).
     """
     with subprocess.Popen(
-        command(folder, *overrides, ranks=ranks),
+        [*torchrun(ranks), *module(folder, *overrides)],
         env=environment(),
         cwd=ROOT,
         stdout=subprocess.PIPE,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import resource
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.runs import ROOT, command, environment, interrupt, train
+from tests.e2e.runs import ROOT, environment, execute, interrupt, module, torchrun, train
 
 pytestmark = pytest.mark.distributed
 
@@ -41,8 +42,7 @@ def test_a_stop_signal_saves_the_step_and_the_same_command_goes_on(
 
 
 def test_a_single_process_stops_with_status_zero(tmp_path: Path, corpus_overrides: tuple[str, ...]) -> None:
-    launcher = command(tmp_path, *corpus_overrides, *LONG, ranks=1)
-    alone = [launcher[0], *launcher[launcher.index("saf_titan.train") - 1 :]]
+    alone = [sys.executable, *module(tmp_path, *corpus_overrides, *LONG)]
     with subprocess.Popen(
         alone, env=environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -81,17 +81,7 @@ def test_a_full_disk_is_one_clear_error_and_the_last_checkpoint_survives(
     def limit_file_size() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 
-    full = subprocess.run(
-        command(tmp_path, *corpus_overrides, ranks=1),
-        env=environment(),
-        cwd=ROOT,
-        preexec_fn=limit_file_size,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    full = execute([*torchrun(1), *module(tmp_path, *corpus_overrides)], preexec_fn=limit_file_size)
     assert full.returncode != 0
     assert "no space left" in full.stdout, full.stdout[-3000:]
     assert "the last complete checkpoint is intact" in full.stdout

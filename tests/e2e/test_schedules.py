@@ -75,6 +75,7 @@ def test_the_state_of_a_loss_budget_survives_a_restart(tmp_path: Path, corpus_ov
         ("--saf.selector", "list", "--saf.heads", '["L0H3","L1H1"]', "--saf.content", "uniform"),
         ("--saf.selector", "random_layer_matched", "--saf.content", "random", "--saf.seed", "3"),
         ("--saf.selector", "gate_taylor", "--saf.content", "prune"),
+        ("--saf.selector", "kl", "--saf.compensate", "true"),
     ],
     ids=lambda options: options[1],
 )
@@ -89,6 +90,25 @@ def test_selectors_and_contents_reach_the_plan(
     if options[1] == "list":
         assert [(head.layer, head.head) for head in plan.heads] == [(0, 3), (1, 1)]
         assert plan.content == "uniform"
+
+
+def test_trainable_patterns_move_and_resume_bit_identically(tmp_path: Path, corpus_overrides: tuple[str, ...]) -> None:
+    options = (*corpus_overrides, "--saf.pattern_lr", "0.05")
+    whole = train(tmp_path / "whole", *options, ranks=2)
+    plans = [read_freeze(whole.folder / "checkpoint" / f"step-{step}").plan for step in (6, 8)]
+    assert plans[0] is not None
+    assert plans[1] is not None
+    for early, late in zip(plans[0].heads, plans[1].heads, strict=True):
+        assert (early.layer, early.head) == (late.layer, late.head)
+        assert 0 < (early.alpha_T - late.alpha_T).abs().max() < 0.5
+
+    at = tmp_path / "resumed"
+    shutil.copytree(whole.folder / "checkpoint" / "step-6", at / "checkpoint" / "step-6")
+    resumed = train(at, *options, ranks=2)
+    assert resumed.losses() == {step: loss for step, loss in whole.losses().items() if step > 6}
+    last = read_freeze(resumed.folder / "checkpoint" / "step-8").plan
+    assert last is not None
+    assert last.digest == plans[1].digest
 
 
 def test_a_time_budget_ends_the_run_and_the_learning_rate_schedule(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.runs import ROOT, environment
+from tests.e2e.runs import execute, torchrun
 
 pytestmark = pytest.mark.distributed
 
@@ -17,18 +15,7 @@ STEPS = 10
 
 
 def losses(kind: str, corpus: str, out: Path) -> list[str]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    launcher += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", "scripts/bench/stock_run.py"]
-    finished = subprocess.run(
-        [*launcher, kind, corpus, str(out), str(STEPS)],
-        env=environment(),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    finished = execute([*torchrun(2), "scripts/bench/stock_run.py", kind, corpus, str(out), str(STEPS)])
     assert finished.returncode == 0, finished.stdout[-4000:]
     return json.loads(out.read_text())["losses"]
 

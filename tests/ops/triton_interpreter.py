@@ -26,7 +26,7 @@ def interpreted(*names: str) -> Iterator[list[ModuleType]]:
 
     A module that imports kernels from another one must come after it.
     """
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, _language_restored():
         patch.setenv("TRITON_INTERPRET", "1")
         patch.setattr(interpreter.InterpreterBuilder, "create_dot", _dot)
         patch.setattr(interpreter, "_convert_float", _convert_float)
@@ -45,6 +45,22 @@ def interpreted(*names: str) -> Iterator[list[ModuleType]]:
             spec.loader.exec_module(copy)
             copies.append(copy)
         yield copies
+
+
+@contextmanager
+def _language_restored() -> Iterator[None]:
+    """Undo what the interpreter leaves patched after a call between kernels: nothing would compile any more."""
+    owners = (tl, tl.core, tl.math, tl.standard, tl.tensor, tl.dtype, tl.core.tensor_descriptor_base)
+    before = [dict(vars(owner)) for owner in owners]
+    try:
+        yield
+    finally:
+        for owner, attributes in zip(owners, before, strict=True):
+            for name, value in dict(vars(owner)).items():
+                if name not in attributes:
+                    delattr(owner, name)
+                elif value is not attributes[name]:
+                    setattr(owner, name, attributes[name])
 
 
 def _widen(handle: Any) -> np.ndarray:

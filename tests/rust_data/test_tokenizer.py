@@ -95,6 +95,11 @@ def test_lone_surrogates_become_replacement_characters(gpt2: Tokenizer, tiktoken
     assert gpt2.encode(text).tolist() == tiktoken_gpt2.encode_ordinary(text)
 
 
+def test_bytes_are_texts_too(gpt2: Tokenizer, sample_texts: list[str]) -> None:
+    encoded = [text.encode() for text in sample_texts[:50]]
+    np.testing.assert_array_equal(gpt2.encode_batch(encoded)[0], gpt2.encode_batch(sample_texts[:50])[0])
+
+
 def test_properties(gpt2: Tokenizer) -> None:
     assert (gpt2.name, gpt2.vocab_size, gpt2.eot, gpt2.splitter) == ("gpt2", 50257, EOT, "native")
     assert gpt2.sha256 == "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"
@@ -115,7 +120,9 @@ def test_wrong_arguments(gpt2: Tokenizer) -> None:
     with pytest.raises(ValueError, match="use encode"):
         gpt2.encode_batch("text")
     with pytest.raises(TypeError):
-        gpt2.encode_batch([b"bytes"])  # type: ignore[list-item]
+        gpt2.encode_batch([5])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="text 1: invalid utf-8 sequence of 1 bytes from index 2"):
+        gpt2.encode_batch([b"good", b"ab\xff"])
     with pytest.raises(ValueError, match="'gpt5': expected one of gpt2, "):
         Tokenizer("gpt5")
 

@@ -112,6 +112,14 @@ def test_impossible_calibrations_are_refused() -> None:
         calibrate(model.attentions, [sequences(2)], lambda tokens: None)
     with pytest.raises(ValueError, match="layer 0 handed over 1 times in 2 forwards"):
         calibrate(model.attentions, [0, 1], lambda i: model.attentions[0](sequences(2)) if i else None)
+    with pytest.raises(ValueError, match="positions has 3 entries for 2 calibration sequences"):
+        calibrate(model.attentions, [sequences(2)], model, positions=range(3))
+    with pytest.raises(ValueError, match="3 live heads are not evenly grouped over 2 key heads"):
+        calibrate(
+            model.attentions,
+            [sequences(2)],
+            lambda _: model.attentions[0].capture(torch.zeros(2, 4, 3, 8), torch.zeros(2, 4, 2, 8), (0, 1, 3), None),
+        )
     model.attentions[0].q_VHD[:, 2] = torch.inf
     with pytest.raises(ValueError, match="attention of L0H2"):
         calibrate(model.attentions, [sequences(2)], model)

@@ -48,6 +48,13 @@ def test_show_explain_and_fit_print_every_head(files: Path, capsys: pytest.Captu
     assert "1 heads in" in capsys.readouterr().out
 
 
+def test_show_writes_a_picture(files: Path) -> None:
+    arguments = ["show", str(files / "plan"), "--png", str(files / "heads.png")]
+    assert main([*arguments, "--stats", str(files / "stats")]) == 0
+    assert (files / "heads.png").read_bytes().startswith(b"\x89PNG")
+    assert main(arguments) == 2
+
+
 def test_mistakes_are_one_line(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (
         ["show", str(files / "stats")],

@@ -6,10 +6,14 @@ use std::sync::{Arc, Mutex};
 
 use super::encoder::{Encoder, Model};
 use super::id::Id;
+use super::pages::with_capacity;
 use crate::error::{Error, Result};
 
 /// Text that a thread takes at a time.
 const CHUNK_BYTES: usize = 512 << 10;
+
+/// Room made beforehand: fewer bytes a token than most text has.
+const LIKELY_TOKEN_BYTES: usize = 4;
 
 /// Ids of all texts in one array; text `i` has `offsets[i] .. offsets[i + 1]`.
 pub struct Encodings<T> {
@@ -87,7 +91,8 @@ fn chunks_of<S: AsRef<str>>(texts: &[S]) -> Vec<Range<usize>> {
 }
 
 fn encode_chunk<T: Id, S: AsRef<str>>(encoder: &mut Encoder<T>, texts: &[S]) -> Result<Encodings<T>> {
-    let (mut ids, mut offsets) = (Vec::new(), Vec::with_capacity(texts.len() + 1));
+    let bytes: usize = texts.iter().map(|text| text.as_ref().len()).sum();
+    let (mut ids, mut offsets) = (with_capacity(bytes / LIKELY_TOKEN_BYTES), Vec::with_capacity(texts.len() + 1));
     offsets.push(0);
     for text in texts {
         encoder.encode(text.as_ref(), &mut ids)?;
@@ -98,7 +103,7 @@ fn encode_chunk<T: Id, S: AsRef<str>>(encoder: &mut Encoder<T>, texts: &[S]) -> 
 
 fn join<T: Id>(parts: impl Iterator<Item = Result<Encodings<T>>>) -> Result<Encodings<T>> {
     let parts: Vec<Encodings<T>> = parts.collect::<Result<_>>()?;
-    let mut ids = Vec::with_capacity(parts.iter().map(|part| part.ids.len()).sum());
+    let mut ids = with_capacity(parts.iter().map(|part| part.ids.len()).sum());
     let mut offsets = vec![0];
     for part in parts {
         let before = ids.len() as i64;

@@ -1,9 +1,10 @@
 //! Words already seen and their ids, in two tables of bounded size.
 //!
-//! Words of up to 15 bytes with few ids sit inline in 32-byte slots, two to a cache line: almost every
-//! word of real text is found there. The others are kept by their bytes in a second table.
+//! Words of up to 15 bytes sit in 32-byte slots, two to a cache line, with their ids beside them: almost
+//! every word of real text is found there. Longer ones are kept by their bytes in a second table.
 
 use super::id::Id;
+use super::pages::zeroed;
 
 /// Longest word that fits into a key.
 pub const SHORT: usize = 15;
@@ -47,6 +48,8 @@ fn fold(a: u64, b: u64) -> u64 {
 #[repr(C, align(32))]
 struct Slot<T: Id> {
     key: Key,
+    /// The ids and last their count; a count of zero says that they are in `ShortCache::spilled`, of
+    /// which the first 8 bytes then hold start and end.
     ids: T::Packed,
 }
 
@@ -59,12 +62,14 @@ pub struct ShortCache<T: Id> {
     buckets: Vec<Bucket<T>>,
     /// Words that may still be added.
     room: usize,
+    /// Ids of words that have too many for a slot.
+    spilled: Vec<T>,
 }
 
 impl<T: Id> ShortCache<T> {
     /// Room for `2^bits` words, 32 bytes each; a quarter stays free so that a search ends soon.
     pub fn new(bits: u32) -> Self {
-        Self { buckets: vec![Bucket::default(); 1 << (bits - 1)], room: 3 << (bits - 2) }
+        Self { buckets: zeroed(1 << (bits - 1)), room: 3 << (bits - 2), spilled: Vec::new() }
     }
 
     #[inline(always)]
@@ -92,13 +97,13 @@ impl<T: Id> ShortCache<T> {
         (slot.key == key).then_some(&slot.ids)
     }
 
-    /// The same, also in the buckets behind.
+    /// The ids of a word, wherever it is.
     pub fn find(&self, bucket: usize, key: Key) -> Option<&[T]> {
         let mask = self.buckets.len() - 1;
         for probe in 0..MAX_PROBES {
             for slot in &self.buckets[(bucket + probe) & mask].0 {
                 if slot.key == key {
-                    return Some(unpack(&slot.ids));
+                    return Some(self.ids_in(slot));
                 }
                 if slot.key[1] == 0 {
                     return None;
@@ -108,9 +113,19 @@ impl<T: Id> ShortCache<T> {
         None
     }
 
+    fn ids_in<'a>(&'a self, slot: &'a Slot<T>) -> &'a [T] {
+        match count_of::<T>(&slot.ids) {
+            0 => {
+                let [start, end] = T::unpack_range(&slot.ids);
+                &self.spilled[start as usize..end as usize]
+            }
+            count => &slot.ids.as_ref()[..count],
+        }
+    }
+
     /// Keeps a word that `find` did not find; false if there is no place for it.
     pub fn insert(&mut self, bucket: usize, key: Key, ids: &[T]) -> bool {
-        if self.room == 0 || ids.len() >= T::PACKED {
+        if self.room == 0 {
             return false;
         }
         let mask = self.buckets.len() - 1;
@@ -119,24 +134,26 @@ impl<T: Id> ShortCache<T> {
         let Some((at, place)) = free else { return false };
         let slot = &mut self.buckets[at].0[place];
         slot.key = key;
-        slot.ids.as_mut()[..ids.len()].copy_from_slice(ids);
-        slot.ids.as_mut()[T::PACKED - 1] = T::from_u32(ids.len() as u32);
+        if ids.len() < T::PACKED {
+            slot.ids.as_mut()[..ids.len()].copy_from_slice(ids);
+            slot.ids.as_mut()[T::PACKED - 1] = T::from_u32(ids.len() as u32);
+        } else {
+            let start = self.spilled.len() as u32;
+            slot.ids = T::pack_range([start, start + ids.len() as u32]);
+            self.spilled.extend_from_slice(ids);
+        }
         self.room -= 1;
         true
     }
 }
 
-/// Number of ids that are packed.
+/// Number of ids that a slot holds itself.
 #[inline(always)]
 pub fn count_of<T: Id>(ids: &T::Packed) -> usize {
     ids.as_ref()[T::PACKED - 1].to_u32() as usize
 }
 
-fn unpack<T: Id>(ids: &T::Packed) -> &[T] {
-    &ids.as_ref()[..count_of::<T>(ids)]
-}
-
-/// Any other words, by their bytes.
+/// Long words, by their bytes.
 pub struct LongCache<T: Id> {
     entries: Vec<Entry>,
     room: usize,
@@ -157,7 +174,7 @@ struct Entry {
 impl<T: Id> LongCache<T> {
     /// Room for half of `2^bits` words, 16 bytes each and what they hold.
     pub fn new(bits: u32) -> Self {
-        Self { entries: vec![Entry::default(); 1 << bits], room: 1 << (bits - 1), bytes: Vec::new(), ids: Vec::new() }
+        Self { entries: zeroed(1 << bits), room: 1 << (bits - 1), bytes: Vec::new(), ids: Vec::new() }
     }
 
     pub fn hash(word: &[u8]) -> u64 {
@@ -237,6 +254,23 @@ mod tests {
             let found = cache.find(cache.bucket_of(key_of(word)), key_of(word));
             assert_eq!(found, kept[i].then_some(&[i as u16, 7][..]));
         }
+    }
+
+    #[test]
+    fn words_with_many_ids_spill() {
+        fn check<T: Id + std::fmt::Debug>() {
+            let mut cache = ShortCache::<T>::new(8);
+            let ids = |count: usize| (0..count as u32).map(T::from_u32).collect::<Vec<T>>();
+            let key = |count: usize| key_of(format!("word {count}").as_bytes());
+            for count in 1..=15 {
+                assert!(cache.insert(cache.bucket_of(key(count)), key(count), &ids(count)));
+            }
+            for count in 1..=15 {
+                assert_eq!(cache.find(cache.bucket_of(key(count)), key(count)), Some(&ids(count)[..]));
+            }
+        }
+        check::<u16>();
+        check::<u32>();
     }
 
     #[test]

@@ -9,6 +9,10 @@ pub trait Id: Copy + Default + Ord + Send + Sync + 'static {
     /// Stands for "none"; no token has this id.
     const NONE: Self;
 
+    /// Two numbers in the place of ids, with a count of zero.
+    fn pack_range(range: [u32; 2]) -> Self::Packed;
+    fn unpack_range(packed: &Self::Packed) -> [u32; 2];
+
     fn from_u32(id: u32) -> Self;
     fn to_u32(self) -> u32;
     /// Appends `ids` in little-endian order.
@@ -18,11 +22,19 @@ pub trait Id: Copy + Default + Ord + Send + Sync + 'static {
 }
 
 macro_rules! impl_id {
-    ($int:ty, $packed:literal) => {
+    ($int:ty, $packed:literal, $pack:expr, $unpack:expr) => {
         impl Id for $int {
             type Packed = [$int; $packed];
             const PACKED: usize = $packed;
             const NONE: Self = <$int>::MAX;
+
+            fn pack_range([start, end]: [u32; 2]) -> Self::Packed {
+                $pack(start, end)
+            }
+
+            fn unpack_range(packed: &Self::Packed) -> [u32; 2] {
+                $unpack(packed)
+            }
 
             #[inline]
             fn from_u32(id: u32) -> Self {
@@ -50,8 +62,13 @@ macro_rules! impl_id {
     };
 }
 
-impl_id!(u16, 8);
-impl_id!(u32, 4);
+impl_id!(
+    u16,
+    8,
+    |start: u32, end: u32| [start as u16, (start >> 16) as u16, end as u16, (end >> 16) as u16, 0, 0, 0, 0],
+    |packed: &[u16; 8]| [0, 2].map(|i| u32::from(packed[i]) | u32::from(packed[i + 1]) << 16)
+);
+impl_id!(u32, 4, |start, end| [start, end, 0, 0], |packed: &[u32; 4]| [packed[0], packed[1]]);
 
 #[cfg(test)]
 mod tests {

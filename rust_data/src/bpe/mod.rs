@@ -5,6 +5,7 @@ mod cache;
 pub mod encoder;
 pub mod id;
 pub mod merge;
+mod pages;
 mod pairs;
 pub mod tokenizer_json;
 pub mod vocab;

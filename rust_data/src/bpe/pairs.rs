@@ -12,6 +12,9 @@ pub struct PairTable<I: Id> {
     byte_ids: [I; 256],
     /// The token of two bytes, at 256 * first + second.
     byte_pairs: Vec<I>,
+    /// One bit for some pairs each: a bit that is not set says that none of its pairs merges. Most
+    /// questions end here, in a table that the innermost caches hold.
+    filter: Vec<u64>,
     /// Open addressing: tokens, at places given by their halves.
     slots: Vec<I>,
     halves: Vec<[I; 2]>,
@@ -24,12 +27,14 @@ impl<I: Id> PairTable<I> {
         let mut table = Self {
             byte_ids: byte_ids.map(I::from_u32),
             byte_pairs: vec![I::NONE; 1 << 16],
+            filter: vec![0; (2 * num_slots).div_ceil(64)],
             slots: vec![I::NONE; num_slots],
             halves: vec![[I::NONE; 2]; num_tokens],
         };
         for &(left, right, token) in pairs {
             let (left, right) = (I::from_u32(left), I::from_u32(right));
-            let mut slot = table.slot_of(left, right);
+            let (bit, mut slot) = table.places(left, right);
+            table.filter[bit / 64] |= 1 << (bit % 64);
             while table.slots[slot] != I::NONE {
                 slot = (slot + 1) & (num_slots - 1);
             }
@@ -44,16 +49,21 @@ impl<I: Id> PairTable<I> {
         table
     }
 
+    /// The bit of a pair in `filter` and its place in `slots`.
     #[inline]
-    fn slot_of(&self, left: I, right: I) -> usize {
+    fn places(&self, left: I, right: I) -> (usize, usize) {
         let key = u64::from(left.to_u32()) << 32 | u64::from(right.to_u32());
-        (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize & (self.slots.len() - 1)
+        let hash = (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize;
+        (hash & (2 * self.slots.len() - 1), (hash >> 8) & (self.slots.len() - 1))
     }
 
     /// The token that `left` and `right` make, or `NONE`.
     #[inline]
     fn join(&self, left: I, right: I) -> I {
-        let mut slot = self.slot_of(left, right);
+        let (bit, mut slot) = self.places(left, right);
+        if self.filter[bit / 64] >> (bit % 64) & 1 == 0 {
+            return I::NONE;
+        }
         loop {
             let token = self.slots[slot];
             if token == I::NONE || self.halves[token.to_u32() as usize] == [left, right] {

@@ -22,10 +22,11 @@ struct Lookup {
 pub struct Words<T: Id> {
     short: ShortCache<T>,
     long: LongCache<T>,
+    /// Whether a short word had no place among the short ones, so that it may be among the long ones.
+    overflown: bool,
     lookups: Vec<Lookup>,
     /// Ids on their way to the output.
     ready: Vec<T>,
-    merged: Vec<T>,
 }
 
 impl<T: Id> Words<T> {
@@ -34,9 +35,9 @@ impl<T: Id> Words<T> {
         let mut words = Self {
             short: ShortCache::new(SHORT_BITS),
             long: LongCache::new(LONG_BITS.max((2 * model.vocab.size()).next_power_of_two().trailing_zeros())),
+            overflown: false,
             lookups: vec![Lookup::default(); MAX_BATCH],
             ready: vec![T::default(); MAX_BATCH * T::PACKED],
-            merged: Vec::new(),
         };
         for (id, token) in model.whole_tokens() {
             words.keep(token, &[T::from_u32(id)]);
@@ -62,7 +63,8 @@ impl<T: Id> Words<T> {
         for i in 0..num_words {
             let Lookup { key, bucket } = self.lookups[i];
             match self.short.get(bucket, key) {
-                Some(ids) if key[1] != 0 => {
+                // a key of zero is a long word, a count of zero a word with many ids
+                Some(ids) if key[1] != 0 && count_of::<T>(ids) != 0 => {
                     self.ready[num_ready..num_ready + T::PACKED].copy_from_slice(ids.as_ref());
                     num_ready += count_of::<T>(ids);
                 }
@@ -76,7 +78,7 @@ impl<T: Id> Words<T> {
         out.extend_from_slice(&self.ready[..num_ready]);
     }
 
-    /// Appends the ids of one word that is not where it would be found at once.
+    /// Appends the ids of one word, however rare.
     #[inline(never)]
     pub fn encode_rare(&mut self, model: &Model, word: &[u8], out: &mut Vec<T>) {
         if word.len() <= SHORT {
@@ -85,18 +87,16 @@ impl<T: Id> Words<T> {
                 return out.extend_from_slice(ids);
             }
         }
-        let hash = LongCache::<T>::hash(word);
-        if let Some(ids) = self.long.find(hash, word) {
-            return out.extend_from_slice(ids);
+        if word.len() > SHORT || self.overflown {
+            if let Some(ids) = self.long.find(LongCache::<T>::hash(word), word) {
+                return out.extend_from_slice(ids);
+            }
         }
-        let mut merged = std::mem::take(&mut self.merged);
-        merged.clear();
-        model.merges.encode(word, &mut merged);
+        let start = out.len();
+        model.merges.encode(word, out);
         if word.len() <= LONGEST {
-            self.keep(word, &merged);
+            self.keep(word, &out[start..]);
         }
-        out.extend_from_slice(&merged);
-        self.merged = merged;
     }
 
     fn keep(&mut self, word: &[u8], ids: &[T]) {
@@ -105,6 +105,7 @@ impl<T: Id> Words<T> {
             if self.short.insert(self.short.bucket_of(key), key, ids) {
                 return;
             }
+            self.overflown = true;
         }
         self.long.insert(LongCache::<T>::hash(word), word, ids);
     }

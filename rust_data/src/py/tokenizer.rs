@@ -6,7 +6,7 @@ use std::sync::Arc;
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::exceptions::PyUnicodeEncodeError;
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedStr;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyList, PyString};
 
 use super::detached;
@@ -45,15 +45,39 @@ impl Tokenizer {
     }
 }
 
-/// A text without lone surrogates: they become U+FFFD, as tiktoken has it.
-fn text_of(text: &Bound<'_, PyString>) -> PyResult<PyBackedStr> {
-    match PyBackedStr::try_from(text.clone()) {
-        Err(error) if error.is_instance_of::<PyUnicodeEncodeError>(text.py()) => {
-            let units = text.call_method1("encode", ("utf-16", "surrogatepass"))?;
-            let clean = units.call_method1("decode", ("utf-16", "replace"))?;
-            PyBackedStr::try_from(clean.cast_into::<PyString>()?)
+/// A text that Python lends, as UTF-8.
+enum Text {
+    Str(PyBackedStr),
+    Bytes(PyBackedBytes),
+}
+
+impl Text {
+    /// A `str`, whose lone surrogates become U+FFFD as tiktoken has it, or UTF-8 `bytes`.
+    fn new(index: usize, text: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if let Ok(bytes) = text.cast::<PyBytes>() {
+            let error = |error| Error::value(format!("text {index}: {error}"));
+            std::str::from_utf8(bytes.as_bytes()).map_err(error)?;
+            return Ok(Self::Bytes(bytes.clone().into()));
         }
-        other => other,
+        let text = text.cast::<PyString>()?;
+        match PyBackedStr::try_from(text.clone()) {
+            Err(error) if error.is_instance_of::<PyUnicodeEncodeError>(text.py()) => {
+                let units = text.call_method1("encode", ("utf-16", "surrogatepass"))?;
+                let clean = units.call_method1("decode", ("utf-16", "replace"))?;
+                Ok(Self::Str(PyBackedStr::try_from(clean.cast_into::<PyString>()?)?))
+            }
+            other => other.map(Self::Str),
+        }
+    }
+}
+
+impl AsRef<str> for Text {
+    fn as_ref(&self) -> &str {
+        match self {
+            Self::Str(text) => text,
+            // SAFETY: `new` has validated them, and Python's bytes do not change.
+            Self::Bytes(bytes) => unsafe { std::str::from_utf8_unchecked(bytes) },
+        }
     }
 }
 
@@ -90,7 +114,7 @@ impl Tokenizer {
         texts: &Bound<'py, PyList>,
         threads: usize,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyArray1<i64>>)> {
-        let texts = texts.iter().map(|text| text_of(text.cast::<PyString>()?)).collect::<PyResult<Vec<_>>>()?;
+        let texts = texts.iter().enumerate().map(|(i, text)| Text::new(i, &text)).collect::<PyResult<Vec<_>>>()?;
         Ok(match &self.batch {
             Batch::U16(batch) => {
                 let Encodings { ids, offsets } = detached(py, || batch.encode(&texts, threads))?;

@@ -1,7 +1,14 @@
 """What a set of sequences says about attention heads: one pass, O(T) memory a head."""
 
-from saf_titan.ops.attention_stats.blocked import attention_stats
+from saf_titan.ops.attention_stats.blocked import attention_stats_blocked
 from saf_titan.ops.attention_stats.naive import attention_probs, attention_stats_naive
+from saf_titan.ops.attention_stats.op import attention_stats
 from saf_titan.ops.attention_stats.stats import AttentionStats
 
-__all__ = ["AttentionStats", "attention_probs", "attention_stats", "attention_stats_naive"]
+__all__ = [
+    "AttentionStats",
+    "attention_probs",
+    "attention_stats",
+    "attention_stats_blocked",
+    "attention_stats_naive",
+]

@@ -24,7 +24,7 @@ from saf_titan.ops.attention_stats.stats import AttentionStats, check_inputs, po
 _TILE_ELEMENTS = 1 << 18
 
 
-def attention_stats(
+def attention_stats_blocked(
     q_BTHD: Tensor,
     k_BTKD: Tensor,
     *,
@@ -32,18 +32,9 @@ def attention_stats(
     row_block: int | None = None,
     map_size: int = 64,
 ) -> AttentionStats:
-    """Statistics of causal attention over sequences, in O(B * row_block * T) memory.
+    """`attention_stats` on any device, in O(B * row_block * T) memory. Same arguments, result and errors.
 
-    Args:
-        q_BTHD: queries as the scores see them (after RoPE), B >= 2.
-        k_BTKD: keys; query head h reads key head h // (H / K).
-        scale: factor of the scores, 1 / sqrt(D) by default.
-        row_block: rows worked on at once; by default as many as keep a tile in cache. A function of B and T
-            alone, and heads are worked on one by one: a head's numbers do not depend on the heads beside it.
-        map_size: side of the pooled picture, at most.
-
-    Half precision inputs are computed in float32, float64 in float64; the result is float64.
-    Raises ValueError on shapes that do not fit and on fewer than two sequences.
+    row_block: rows worked on at once; by default as many as keep a tile in cache, a function of B and T alone.
     """
     check_inputs(q_BTHD, k_BTKD, map_size)
     B, T, H, D = q_BTHD.shape

@@ -7,7 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from saf_titan.ops.attention_stats import AttentionStats, attention_probs, attention_stats, attention_stats_naive
+from saf_titan.ops.attention_stats import (
+    AttentionStats,
+    attention_probs,
+    attention_stats,
+    attention_stats_blocked,
+    attention_stats_naive,
+)
 
 B, H, D = 3, 4, 8
 
@@ -38,7 +44,7 @@ def test_blocked_statistics_equal_the_dense_oracle(
     T: int, row_block: int | None, K: int, dtype: torch.dtype, rtol: float
 ) -> None:
     q, k = queries_and_keys(T, K=K, dtype=dtype)
-    actual = attention_stats(q, k, row_block=row_block, map_size=16)
+    actual = attention_stats_blocked(q, k, row_block=row_block, map_size=16)
     assert_stats_close(actual, attention_stats_naive(q, k, map_size=16), rtol)
 
 
@@ -143,6 +149,15 @@ def test_impossible_shapes_are_refused(q_shape: tuple[int, ...], k_shape: tuple[
     for function in (attention_stats, attention_stats_naive):
         with pytest.raises(ValueError, match=message):
             function(torch.zeros(q_shape), torch.zeros(k_shape))
+
+
+def test_backends() -> None:
+    q, k = queries_and_keys(20)
+    assert_stats_close(attention_stats(q, k, backend="blocked"), attention_stats(q, k), 0)
+    with pytest.raises(ValueError, match="unknown attention_stats backend 'dense'"):
+        attention_stats(q, k, backend="dense")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="triton path needs T to be a multiple"):
+        attention_stats(q, k, backend="triton")
 
 
 def test_probabilities_are_causal_and_normalised() -> None:

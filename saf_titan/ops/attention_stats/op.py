@@ -1,0 +1,47 @@
+"""`attention_stats`: the public function, and the choice between its implementations."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from saf_titan.ops.attention_stats.blocked import attention_stats_blocked
+from saf_titan.ops.attention_stats.stats import AttentionStats
+
+Backend = Literal["auto", "blocked", "triton"]
+
+
+def attention_stats(
+    q_BTHD: Tensor, k_BTKD: Tensor, *, scale: float | None = None, map_size: int = 64, backend: Backend = "auto"
+) -> AttentionStats:
+    """Statistics of causal attention over sequences, without a T x T tensor on host or device.
+
+    Args:
+        q_BTHD: queries as the scores see them (after RoPE), B >= 2.
+        k_BTKD: keys; query head h reads key head h // (H / K).
+        scale: factor of the scores, 1 / sqrt(D) by default.
+        map_size: side of the pooled picture, at most.
+        backend: "blocked" (plain torch, any device), "triton" (CUDA, T a multiple of 16 * map_size, at most float32),
+            or "auto": triton where it can run, else blocked.
+
+    A head's numbers do not depend on the heads beside it. Half precision inputs are computed in float32, float64 in
+    float64; the result is float64. Raises ValueError on shapes that do not fit and on fewer than two sequences.
+    """
+    if backend not in ("auto", "blocked", "triton"):
+        raise ValueError(f"unknown attention_stats backend {backend!r}: choose auto, blocked or triton")
+    if backend == "blocked" or (backend == "auto" and not _triton_can_run(q_BTHD, map_size)):
+        return attention_stats_blocked(q_BTHD, k_BTKD, scale=scale, map_size=map_size)
+    # triton is there on Linux alone
+    from saf_titan.ops.attention_stats.triton import attention_stats_triton
+
+    return attention_stats_triton(q_BTHD, k_BTKD, scale=scale, map_size=map_size)
+
+
+def _triton_can_run(q_BTHD: Tensor, map_size: int) -> bool:
+    if not q_BTHD.is_cuda or q_BTHD.dtype == torch.float64:
+        return False
+    from saf_titan.ops.attention_stats.triton import row_block
+
+    return row_block(q_BTHD.shape[1], map_size) is not None
