@@ -163,6 +163,17 @@ def test_parts_that_do_not_fit_are_refused(changes: dict[str, object], message: 
         Layer(4, 4, (1,), T=20).run(**changes)
 
 
+def test_static_heads_do_not_take_fp64() -> None:
+    layer = Layer(4, 4, (1,), T=20)
+    layer.v = layer.v.detach().double().requires_grad_()
+    with pytest.raises(ValueError, match=r"v must be float32, bfloat16 or float16, but is torch.float64"):
+        layer.run()
+
+
+def test_an_empty_batch_gives_an_empty_output() -> None:
+    assert Layer(4, 4, (1,), T=20, B=0).run()[0].shape == (0, 20, 4, 8)
+
+
 def test_live_heads_need_queries_and_keys() -> None:
     layer = Layer(4, 4, (1,), T=20)
     with pytest.raises(ValueError, match="with 3 live heads, q and k must both be given"):

@@ -49,14 +49,19 @@ def check_values(v_BTHD: Tensor, pattern: StaticPattern, cu_seqlens: Tensor | No
     """ValueError unless the values fit the pattern."""
     if v_BTHD.dim() != 4:
         raise ValueError(f"v must have the shape (batch, time, heads, head dim), but has {tuple(v_BTHD.shape)}")
-    if v_BTHD.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        raise ValueError(f"v must be float32, bfloat16 or float16, but is {v_BTHD.dtype}")
+    check_dtype(v_BTHD)
     if v_BTHD.shape[2] != pattern.num_heads:
         raise ValueError(f"v has {v_BTHD.shape[2]} heads, but the pattern has {pattern.num_heads} static heads")
     if cu_seqlens is None:
         pattern.check_length(v_BTHD.shape[1])
     else:
         check_packing(v_BTHD, cu_seqlens)
+
+
+def check_dtype(v_BTHD: Tensor) -> None:
+    """ValueError unless static mixing takes values of this dtype."""
+    if v_BTHD.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(f"v must be float32, bfloat16 or float16, but is {v_BTHD.dtype}")
 
 
 @torch.library.custom_op("saf_titan::static_mix", mutates_args=())
