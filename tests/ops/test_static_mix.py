@@ -14,7 +14,7 @@ from saf_titan.ops.exponentials import BAND
 from saf_titan.ops.pattern import PATHS
 from saf_titan.ops.static_mix.band import CARRY_CHUNKS, mix_head_band
 from saf_titan.ops.static_mix.fft import fft_size
-from saf_titan.ops.static_mix.planner import BAND_MIN_LENGTH
+from saf_titan.ops.static_mix.planner import BAND_MIN_LENGTH, choose_path
 from tests.ops.pattern_families import NAMES, make_families
 
 T_FIT = 700
@@ -195,6 +195,13 @@ def test_explain_says_which_path_and_why() -> None:
     assert [choice.path for choice in explain(pattern, T=100)] == ["gemm", "gemm"]
     # the plan for a length needs no pattern of that length
     assert [choice.path for choice in explain(pattern, T=BAND_MIN_LENGTH)] == ["band", "fft64"]
+
+
+def test_a_certificate_that_is_nan_is_none() -> None:
+    errors = dict.fromkeys(PATHS, float("nan"))
+    assert choose_path(errors, T_FIT).path == "naive"
+    with pytest.raises(ValueError, match="certified to nan only"):
+        choose_path(errors, T_FIT, "fft")
 
 
 def out_of_range_pattern(T: int) -> tuple[Tensor, Tensor]:

@@ -36,16 +36,17 @@ def explain(pattern: StaticPattern, T: int | None = None, backend: str = "auto")
 
 def choose_path(errors: dict[str, float], T: int, backend: str = "auto") -> Choice:
     """Path for one head of length T, given the certified error of each fast path."""
-    if backend == "naive":
-        return Choice("naive", "asked for")
+    if backend in ("naive", "triton"):
+        return Choice(backend, "asked for")
     if backend != "auto":
-        if errors[backend] > ERROR_LIMIT:
+        # a bound that is NaN is no bound
+        if not errors[backend] <= ERROR_LIMIT:
             raise ValueError(
                 f"backend {backend!r} is certified to {errors[backend]:.1e} only for this pattern, "
                 f"above {ERROR_LIMIT:.0e}; use backend 'auto', which takes a path that holds"
             )
         return Choice(backend, "asked for")
-    if errors["gemm"] > ERROR_LIMIT:
+    if not errors["gemm"] <= ERROR_LIMIT:
         return Choice("naive", f"weights span more than fp32 holds (certified error {errors['gemm']:.1e})")
     if T < FFT_MIN_LENGTH:
         return Choice("gemm", f"T={T} < {FFT_MIN_LENGTH}")
