@@ -131,7 +131,7 @@ def _pipeline_gigatoken(parquet: str, out: str, threads: int) -> None:
     import gigatoken
 
     tokenizer = gigatoken.Tokenizer(str(tokenizer_json()))
-    ids = tokenizer.encode_batch(gigatoken.ParquetFileSource([parquet], column="text"))
+    ids = tokenizer.encode_files(gigatoken.ParquetFileSource([parquet], column="text"))
     counts = awkward.to_numpy(awkward.num(ids))
     flat = awkward.to_numpy(awkward.flatten(ids))
     tokens = np.full(len(flat) + len(counts), EOT, dtype=np.uint16)
