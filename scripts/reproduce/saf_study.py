@@ -27,6 +27,7 @@ ARMS: dict[str, dict[str, object]] = {
     "mean 50 %": {"rate": 0.5},
     "mean 25 %, by KL": {"rate": 0.25, "selector": "kl"},
     "mean 25 %, by output error": {"rate": 0.25, "selector": "output_error"},
+    "mean 50 %, by output error": {"rate": 0.5, "selector": "output_error"},
     "mean 25 %, random, layer-matched": {"rate": 0.25, "selector": "random_layer_matched"},
     "mean 50 %, random, layer-matched": {"rate": 0.5, "selector": "random_layer_matched"},
     "distance only 25 %": {"rate": 0.25, "content": "distance"},
