@@ -22,6 +22,8 @@ from rust_data.tokenizer import Tokenizer
 
 FORMATS = ("shards", "nanogpt")
 ON_ERROR = ("stop", "skip")
+_MEMORY = 1_000_000_000
+_MEMORY_A_THREAD = 64 << 20
 SAMPLES = {"sample:edu": Path(__file__).parent / "assets" / "sample_edu.parquet"}
 
 
@@ -37,7 +39,7 @@ def tokenize(
     threads: int | None = None,
     part: tuple[int, int] = (0, 1),
     on_error: str = "stop",
-    memory: int = 1_000_000_000,
+    memory: int | None = None,
     resume: bool = False,
     format: str = "shards",
     quiet: bool = True,
@@ -55,7 +57,7 @@ def tokenize(
         threads: Default: the CPUs this process may use.
         part: (i, n): do the i-th of n disjoint parts.
         on_error: "stop" at the first row without usable text, or "skip" and count it.
-        memory: Bytes that the run may take, roughly; at least 64 MB and 48 MB a thread.
+        memory: Bytes to stay below; default 1 GB, or 64 MiB for each thread and once more if that is more.
         resume: Go on with a run that was killed; the shards come out the same.
         format: "shards", or "nanogpt" for flat train.bin and val.bin.
         quiet: No progress on standard error.
@@ -95,16 +97,19 @@ def _job(
     *,
     tokenizer: str | Path,
     threads: int | None,
+    memory: int | None,
     on_error: str,
     **settings: Any,
 ) -> _native.TokenizeJob:
     if on_error not in ON_ERROR:
         raise ValueError(f"on_error={on_error!r}: must be one of {', '.join(ON_ERROR)}")
+    threads = num_threads(threads)
     return _native.TokenizeJob(
         Tokenizer(tokenizer).native,
         [str(SAMPLES.get(str(name), name)) for name in inputs],
         Path(out),
-        threads=num_threads(threads),
+        threads=threads,
+        memory=memory if memory is not None else max(_MEMORY, (threads + 1) * _MEMORY_A_THREAD),
         skip_errors=on_error == "skip",
         **settings,
     )
@@ -161,7 +166,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     add("--threads", type=int, metavar="N", help="default: the CPUs this process may use")
     add("--part", type=_part, default=(0, 1), metavar="i/n", help="do the i-th of n disjoint parts, from 0")
     add("--on-error", choices=ON_ERROR, default="stop", help="rows without usable text (default: stop)")
-    add("--memory", type=_count, default=1_000_000_000, metavar="BYTES", help="memory to stay below (default: 1G)")
+    add("--memory", type=_count, metavar="BYTES", help="memory to stay below (default: 1G, more from 15 threads on)")
     add("--resume", action="store_true", help="go on with a run that was killed")
     add("--format", choices=FORMATS, default="shards", help="nanogpt: flat train.bin and val.bin")
     add("--dry-run", action="store_true", help="say what would be read, and stop")

@@ -121,7 +121,9 @@ def ids_of(name: str, result: Any) -> np.ndarray:
         return np.concatenate([np.array(encoding.ids, dtype=np.uint16) for encoding in result])
     if name == "tiktoken":
         return np.concatenate([np.array(ids, dtype=np.uint16) for ids in result])
-    return np.asarray(result).astype(np.uint16)
+    if name == "fastokens":
+        return np.frombuffer(result, dtype=np.uint32).astype(np.uint16)
+    return np.asarray(result)
 
 
 def _pipeline_gigatoken(parquet: str, out: str, threads: int) -> None:
@@ -129,7 +131,7 @@ def _pipeline_gigatoken(parquet: str, out: str, threads: int) -> None:
     import gigatoken
 
     tokenizer = gigatoken.Tokenizer(str(tokenizer_json()))
-    ids = tokenizer.encode_batch(gigatoken.ParquetFileSource([parquet], column="text"))
+    ids = tokenizer.encode_files(gigatoken.ParquetFileSource([parquet], column="text"))
     counts = awkward.to_numpy(awkward.num(ids))
     flat = awkward.to_numpy(awkward.flatten(ids))
     tokens = np.full(len(flat) + len(counts), EOT, dtype=np.uint16)

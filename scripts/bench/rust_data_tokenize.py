@@ -142,7 +142,9 @@ def main() -> int:
     for _ in range(args.rounds):
         for scenario in scenarios:
             for name in names:
-                results.setdefault((scenario, name), []).append(measure(args, name, scenario))
+                run = measure(args, name, scenario)
+                print(f"{scenario} {name}: {run['wall']:.3f} s, {run['cpu']:.3f} s of CPU", file=sys.stderr)
+                results.setdefault((scenario, name), []).append(run)
     import pyarrow.parquet as pq
 
     texts = pq.read_table(args.parquet, columns=["text"])["text"]

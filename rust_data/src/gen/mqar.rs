@@ -91,25 +91,25 @@ struct RowWriter<'a> {
     ranges: Ranges,
     places: &'a QueryPlaces,
     random: RowRandom,
-    chosen: Vec<u32>,
+    distinct: Distinct,
 }
 
 impl<'a> RowWriter<'a> {
     fn new(config: &Mqar, places: &'a QueryPlaces, seed: u64) -> Self {
         let random = RowRandom::new(b"mqar v1 ", seed);
-        Self { pairs: config.pairs, ranges: config.ranges(), places, random, chosen: Vec::new() }
+        Self { pairs: config.pairs, ranges: config.ranges(), places, random, distinct: Distinct::default() }
     }
 
     fn write(&mut self, row: u64, inputs: &mut [i32], labels: &mut [i32]) {
-        let Self { pairs, ranges, places, random, chosen } = self;
+        let Self { pairs, ranges, places, random, distinct } = self;
         random.seek(row);
         let (context, rest) = inputs.split_at_mut(2 * *pairs);
-        distinct(random, ranges.first_value - ranges.first_key, *pairs, chosen);
-        for (pair, &key) in context.chunks_exact_mut(2).zip(&*chosen) {
+        let keys = distinct.draw(random, ranges.first_value - ranges.first_key, *pairs);
+        for (pair, &key) in context.chunks_exact_mut(2).zip(keys) {
             pair[0] = (ranges.first_key + key) as i32;
         }
-        distinct(random, ranges.vocab_size - ranges.first_value, *pairs, chosen);
-        for (pair, &value) in context.chunks_exact_mut(2).zip(&*chosen) {
+        let values = distinct.draw(random, ranges.vocab_size - ranges.first_value, *pairs);
+        for (pair, &value) in context.chunks_exact_mut(2).zip(values) {
             pair[1] = (ranges.first_value + value) as i32;
         }
         random.fill_below(ranges.first_key, 0, rest);
@@ -129,15 +129,34 @@ impl<'a> RowWriter<'a> {
     }
 }
 
-/// `count` different numbers below `bound` in random order (Floyd's method, then a shuffle).
-fn distinct(random: &mut RowRandom, bound: u32, count: usize, chosen: &mut Vec<u32>) {
-    chosen.clear();
-    for top in bound - count as u32..bound {
-        let draw = random.below(top + 1);
-        chosen.push(if chosen.contains(&draw) { top } else { draw });
-    }
-    for i in (1..count).rev() {
-        chosen.swap(i, random.below(i as u32 + 1) as usize);
+/// Draws different numbers; remembers between rows only the room it needs.
+#[derive(Default)]
+struct Distinct {
+    chosen: Vec<u32>,
+    /// One bit a number; all clear between calls.
+    taken: Vec<u64>,
+}
+
+impl Distinct {
+    /// `count` different numbers below `bound` in random order (Floyd's method, then a shuffle).
+    fn draw(&mut self, random: &mut RowRandom, bound: u32, count: usize) -> &[u32] {
+        let Self { chosen, taken } = self;
+        chosen.clear();
+        taken.resize(taken.len().max(bound as usize / 64 + 1), 0);
+        for top in bound - count as u32..bound {
+            let draw = random.below(top + 1);
+            let is_new = taken[draw as usize / 64] >> (draw % 64) & 1 == 0;
+            let number = if is_new { draw } else { top };
+            taken[number as usize / 64] |= 1 << (number % 64);
+            chosen.push(number);
+        }
+        for &number in &*chosen {
+            taken[number as usize / 64] = 0;
+        }
+        for i in (1..count).rev() {
+            chosen.swap(i, random.below(i as u32 + 1) as usize);
+        }
+        chosen
     }
 }
 
@@ -221,9 +240,9 @@ mod tests {
         let mut random = RowRandom::new(b"test    ", 1);
         random.seek(0);
         let mut counts = [0u32; 16];
-        let mut chosen = Vec::new();
+        let mut distinct = Distinct::default();
         for _ in 0..24_000 {
-            distinct(&mut random, 4, 2, &mut chosen);
+            let chosen = distinct.draw(&mut random, 4, 2);
             counts[(4 * chosen[0] + chosen[1]) as usize] += 1;
         }
         for (pair, &count) in counts.iter().enumerate() {

@@ -26,9 +26,34 @@ pub struct Options {
     /// This job does part `part.0` of `part.1`.
     pub part: (u64, u64),
     pub on_error: OnError,
-    /// Bytes that batches waiting for their turn may take, and the size limit of a line.
+    /// Bytes that the job may take in all.
     pub memory: u64,
     pub resume: bool,
+}
+
+/// What a thread takes: word caches, a batch of text, the pages that it is cut from.
+const THREAD_BYTES: u64 = 64 << 20;
+
+impl Options {
+    /// Bytes without which the job cannot run.
+    pub fn least_memory(&self) -> u64 {
+        (self.threads as u64 + 1) * THREAD_BYTES
+    }
+
+    /// Bytes that encoded batches waiting for their turn may take.
+    fn waiting_bytes(&self) -> u64 {
+        self.memory.saturating_sub(self.threads as u64 * THREAD_BYTES)
+    }
+
+    /// Bytes of documents that are put in order at a time.
+    fn bucket_bytes(&self) -> u64 {
+        self.waiting_bytes() / 4
+    }
+
+    /// Longest line of a text file that is read.
+    fn max_line_bytes(&self) -> u64 {
+        self.waiting_bytes() / 4
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

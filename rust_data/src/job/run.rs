@@ -72,6 +72,10 @@ fn check(options: &Options) -> Result<()> {
     if options.threads == 0 {
         return Err(Error::value("--threads 0: must be at least 1"));
     }
+    if options.memory < options.least_memory() {
+        let (threads, memory, least) = (options.threads, options.memory, options.least_memory());
+        return Err(Error::value(format!("--memory {memory}: {threads} threads need at least {least} bytes")));
+    }
     Ok(())
 }
 
@@ -96,7 +100,7 @@ fn run_as<T: Id>(plan: Plan, options: &Options, model: &Arc<Model>, progress: &A
     let mut sink = Sink::<T>::new(options, model, &plan.sources, journal, progress)?;
     sink.checkpoint()?;
     let job = Job {
-        lanes: Lanes::new(start.unit, plan.units.len(), options.threads, options.memory as usize / 2),
+        lanes: Lanes::new(start.unit, plan.units.len(), options.threads, options.waiting_bytes() as usize),
         sink: Mutex::new(sink),
         plan: &plan,
         options,
@@ -263,7 +267,7 @@ impl<T: Id> Job<'_, T> {
             self.sink().set_digest(unit.source, sha256);
         }
         let skip = if index == self.start.unit { self.start.row.saturating_sub(unit.first_row) } else { 0 };
-        unit.open(source, &self.options.column, self.options.memory / 8, skip)
+        unit.open(source, &self.options.column, self.options.max_line_bytes(), skip)
     }
 
     fn encode(&self, unit: usize, batch: &mut Batch, encoder: &mut Encoder<T>) -> Result<Encoded<T>> {

@@ -107,3 +107,39 @@ fn record_head(head: &[u8]) -> Option<(u64, u64)> {
     let (key, count) = head.split_at(8);
     Some((u64::from_le_bytes(key.try_into().ok()?), u64::from_le_bytes(count.try_into().ok()?)))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::bpe::encoder::Model;
+    use crate::shards::manifest::Splits;
+
+    /// The shard that 500 documents of known tokens make with buckets of this size.
+    fn shuffled(model: &Arc<Model>, folder: &Path, bucket_bytes: u64) -> Vec<u8> {
+        std::fs::create_dir_all(folder).unwrap();
+        let mut shuffle = Shuffle::<u16>::new(folder, 5, 100_000, bucket_bytes).unwrap();
+        for row in 0..500 {
+            shuffle.write(&vec![row as u16; row % 9]);
+            shuffle.write(&[50_256]);
+            shuffle.end_document(row % 3, row as u64).unwrap();
+        }
+        let mut writer = SplitWriter::new(folder.to_owned(), model.clone(), 1 << 20, 0, Splits::default());
+        shuffle.drain(&mut writer).unwrap();
+        writer.finish_shard().unwrap();
+        let bytes = std::fs::read(folder.join("train_000000.bin")).unwrap();
+        assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1, "the buckets are gone");
+        std::fs::remove_dir_all(folder).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn buckets_do_not_show() {
+        let model = Arc::new(Model::gpt2().unwrap());
+        let folder = std::env::temp_dir().join(format!("rust_data_shuffle_{}", std::process::id()));
+        let one = shuffled(&model, &folder, 1 << 20);
+        assert!(one == shuffled(&model, &folder, 1_000));
+        assert!(one == shuffled(&model, &folder, 1));
+    }
+}

@@ -61,7 +61,7 @@ impl<T: Id> Sink<T> {
         let (shard_tokens, val_tokens) = (options.shard_tokens, options.val_tokens);
         let shuffle = match options.seed {
             0 => None,
-            seed => Some(Shuffle::new(&options.out, seed, Progress::get(&progress.total), options.memory / 8)?),
+            seed => Some(Shuffle::new(&options.out, seed, Progress::get(&progress.total), options.bucket_bytes())?),
         };
         Ok(Self {
             journal_path: options.out.join(JOURNAL),

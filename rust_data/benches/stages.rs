@@ -1,0 +1,110 @@
+//! The stages of tokenization one by one, on the bundled sample text: `cargo bench`.
+
+use std::hint::black_box;
+use std::path::Path;
+use std::sync::Arc;
+
+use criterion::{criterion_group, criterion_main, Criterion, Throughput};
+use rust_data::bpe::encoder::{Encoder, Model};
+use rust_data::bpe::merge::Merges;
+use rust_data::bpe::vocab::Vocab;
+use rust_data::corpus::sources::find;
+use rust_data::corpus::units::units_of;
+use rust_data::corpus::Batch;
+use rust_data::shards::writer::ShardWriter;
+use rust_data::text::blocks::{Blocks, BLOCK};
+use rust_data::text::scalar;
+
+fn sample() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("rust_data/assets/sample_edu.parquet");
+    let sources = find(&[path.display().to_string()]).expect("the sample is in the repository");
+    let mut text = String::new();
+    for unit in units_of(0, &sources[0], "text").expect("a readable footer") {
+        let mut rows = unit.open(&sources[0], "text", 1 << 20, 0).expect("a readable row group");
+        let mut batch = Batch::default();
+        while rows.fill(&mut batch).expect("readable pages") {}
+        text.push_str(&batch.text);
+    }
+    text
+}
+
+fn splitter(c: &mut Criterion) {
+    let text = sample();
+    let mut group = c.benchmark_group("splitter");
+    group.throughput(Throughput::Bytes(text.len() as u64));
+    group.bench_function("blocks", |b| {
+        b.iter(|| {
+            let (mut blocks, mut starts, mut count) = (Blocks::new(&text), [0; BLOCK], 0);
+            while !blocks.is_done() {
+                count += blocks.next(&mut starts);
+            }
+            black_box(count)
+        });
+    });
+    group.bench_function("scalar", |b| {
+        let mut starts = Vec::new();
+        b.iter(|| {
+            starts.clear();
+            scalar::split(&text, &mut starts);
+            black_box(starts.len())
+        });
+    });
+    group.finish();
+}
+
+fn merge_loop(c: &mut Criterion) {
+    let text = sample();
+    let mut starts = Vec::new();
+    scalar::split(&text, &mut starts);
+    let words: Vec<&[u8]> = starts.windows(2).map(|w| &text.as_bytes()[w[0]..w[1]]).collect();
+    let merges = Merges::new(&Vocab::gpt2().expect("bundled"));
+    let mut group = c.benchmark_group("merge loop");
+    group.throughput(Throughput::Elements(words.len() as u64));
+    group.bench_function("every word of the sample", |b| {
+        let mut ids = Vec::<u16>::new();
+        b.iter(|| {
+            ids.clear();
+            words.iter().for_each(|word| merges.encode(word, &mut ids));
+            black_box(ids.len())
+        });
+    });
+    group.finish();
+}
+
+fn encoder(c: &mut Criterion) {
+    let text = sample();
+    let model = Arc::new(Model::gpt2().expect("bundled"));
+    let mut group = c.benchmark_group("encoder");
+    group.throughput(Throughput::Bytes(text.len() as u64));
+    let mut encoder = Encoder::<u16>::new(model);
+    let mut ids = Vec::new();
+    group.bench_function("warm", |b| {
+        b.iter(|| {
+            ids.clear();
+            encoder.encode(&text, &mut ids).expect("the native splitter cannot fail");
+            black_box(ids.len())
+        });
+    });
+    group.finish();
+}
+
+fn writer(c: &mut Criterion) {
+    let vocab = Vocab::gpt2().expect("bundled");
+    let tokens: Vec<u16> = (0..10_000_000u32).map(|i| (i % 50_000) as u16).collect();
+    let folder = std::env::temp_dir().join(format!("rust_data_bench_{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a writable temporary directory");
+    let mut group = c.benchmark_group("writer");
+    group.throughput(Throughput::Bytes(2 * tokens.len() as u64)).sample_size(10);
+    group.bench_function("10M tokens, synced and hashed", |b| {
+        b.iter(|| {
+            let mut shard = ShardWriter::create::<u16>(&folder, "shard.bin".to_owned(), &vocab).expect("create");
+            tokens.chunks(250_000).for_each(|part| shard.push(part).expect("write"));
+            black_box(shard.finish().expect("finish"))
+        });
+    });
+    group.finish();
+    std::fs::remove_dir_all(&folder).expect("remove");
+}
+
+criterion_group!(benches, splitter, merge_loop, encoder, writer);
+criterion_main!(benches);
