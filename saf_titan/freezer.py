@@ -6,6 +6,7 @@ it are the trainer's business.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,16 +24,19 @@ from saf_titan.layers.attention import SAFAttention
 from saf_titan.saf import container
 from saf_titan.saf.calibrate import calibrate
 from saf_titan.saf.calibration import Calibration
+from saf_titan.saf.compensate import compensated_values
 from saf_titan.saf.contents import PRUNE
 from saf_titan.saf.event import make_plan
 from saf_titan.saf.gate_taylor import gate_taylor_scores
 from saf_titan.saf.gradient_ema import GradientEMA
-from saf_titan.saf.install import install, zero_unused_weights
+from saf_titan.saf.install import Overwritten, install, replace_value_rows, zero_unused_weights
 from saf_titan.saf.output_scores import output_scores
 from saf_titan.saf.pattern_training import PatternTraining
 from saf_titan.saf.plan import StaticPlan
 from saf_titan.saf.schedule import FixedSchedule, LossBudget, LossBudgetSchedule, Schedule, ramp
 from saf_titan.saf.select import parse_heads
+
+logger = logging.getLogger()
 
 Batch = TypeVar("Batch")
 
@@ -162,15 +166,18 @@ class Freezer(Generic[Batch]):
                 base_plan=self.plan,
             )
             self._require_agreement(plan)
+            value_rows = self._compensated_values(plan, data.batches)
         before = self._held_out_loss(data.batches) if self._schedule.measures else None
         with _timed(seconds, "install"):
             install(self.attentions, plan)
-            zeroed = zero_unused_weights(self.attentions, plan, self._optimizer.state)
+            changed = [zero_unused_weights(self.attentions, plan, self._optimizer.state)]
+            changed += self._keep_if_better(value_rows, data.batches[-1])
         losses = None
         if before is not None:
             losses = before, self._held_out_loss(data.batches)
             if not self._schedule.judge(*losses):
-                zeroed.restore()
+                for overwritten in reversed(changed):
+                    overwritten.restore()
                 install(self.attentions, self.plan)
                 # the layers have new tensors for what was trained before
                 if self.plan is not None:
@@ -226,6 +233,31 @@ class Freezer(Generic[Batch]):
         if self._gradient is not None:
             calibration = calibration.with_scores(qk_gradient=self._gradient.scores(calibration.live_LH))
         return calibration
+
+    def _compensated_values(self, plan: StaticPlan, batches: Sequence[Batch]) -> dict[tuple[int, int], Tensor] | None:
+        """Value rows that make up for the plan's patterns, solved on all batches but the last."""
+        if not self._settings.compensate:
+            return None
+        if len(batches) < 2:
+            raise ValueError(
+                "saf.compensate needs two calibration batches a rank, one of them to measure on: lower "
+                "saf.calibration_batch_size or raise saf.calibration_sequences"
+            )
+        with self._measuring():
+            return compensated_values(self.attentions, batches[:-1], self._forward, plan, group=self._group)
+
+    def _keep_if_better(self, value_rows: dict[tuple[int, int], Tensor] | None, batch: Batch) -> list[Overwritten]:
+        """Write value rows where the loss on a batch falls by it; what they replaced, for an undo."""
+        if value_rows is None:
+            return []
+        before = self._held_out_loss([batch])
+        overwritten = replace_value_rows(self.attentions, value_rows)
+        after = self._held_out_loss([batch])
+        logger.info("Compensated values: loss %.4f -> %.4f", before, after)
+        if after < before:
+            return [overwritten]
+        overwritten.restore()
+        return []
 
     def _accept(self, plan: StaticPlan) -> None:
         """Take an installed plan as the plan of the model."""

@@ -16,5 +16,5 @@ export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" OMP_NUM_THREADS="${OMP_NUM_T
 
 "$python" scripts/bench/gpu_correctness.py --out "$out/check.json" | tee "$out/report.md"
 "$python" scripts/bench/ahead_of_time.py --device --out "$out/kernels.json" | tee -a "$out/report.md"
-"$python" scripts/bench/run.py --suite gpu --device cuda --budget-minutes 6 --out "$out/gpu.json" | tee -a "$out/report.md"
+"$python" scripts/bench/run.py --suite gpu --device cuda --budget-minutes 4.5 --out "$out/gpu.json" | tee -a "$out/report.md"
 echo "written to $out"

@@ -239,6 +239,9 @@ def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
             f"would end the ramp at step {config.freeze_step + saf.ramp_steps} of {config.training.steps}; it must end "
             "before the last step",
         )
+    for name, value in (("pattern_lr", saf.pattern_lr), ("compensate", saf.compensate)):
+        if value and saf.content == "prune":
+            yield Conflict((f"saf.{name}", "saf.content"), 'needs patterns, and saf.content = "prune" has none')
     if (saf.selector == "list") != bool(saf.heads):
         yield Conflict(("saf.heads", "saf.selector"), 'and saf.selector = "list" belong together; give both or neither')
     for name in saf.heads:

@@ -26,7 +26,7 @@ def document_bounds(T: int, cu_seqlens: Tensor | None) -> list[tuple[int, int]]:
     Raises ValueError unless cu_seqlens rises from 0 to T.
     """
     if cu_seqlens is None:
-        return [(0, T)]
+        return [(0, T)] if T else []
     bounds = cu_seqlens.tolist()
     pairs = list(itertools.pairwise(bounds))
     if bounds[0] != 0 or bounds[-1] != T or any(start > stop for start, stop in pairs):

@@ -9,7 +9,7 @@ Two freedoms are used to make that safe in fp32:
   bound of the convolution is smallest;
 - the M heaviest columns (attention sinks) leave the convolution and are applied exactly, as one dense block of T x M.
 
-Shapes: H static heads, T lags or positions (T_fit), M heavy columns, P fast paths.
+Shapes: H static heads, T lags or positions (T_fit), M heavy columns, R exponentials, P fast paths.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# the fast paths that have a certificate: FFT in fp32, FFT in fp64, dense products in fp32
-PATHS = ("fft", "fft64", "gemm")
-# largest certified error, as a fraction of the largest input row, at which a fast path is taken
-ERROR_LIMIT = 5e-5
-# numbers of heavy columns tried until the fp32 FFT holds that limit
-HEAVY_COUNTS = (4, 16, 64)
-# unit roundoff of fp32, and the floor of the measured error of an fp32 FFT convolution
-FP32_ROUNDOFF = 2.0**-24
+from saf_titan.ops.certificate import HEAVY_COUNTS, best_gauge, certify, far_error, find_reach
+from saf_titan.ops.exponentials import fit_exponentials
+
+# the fast paths that have a certificate: FFT in fp32, FFT in fp64, dense products, band and exponentials (both in fp32)
+PATHS = ("fft", "fft64", "gemm", "band")
+# the floor of the measured error of an fp32 convolution
 FFT_FLOOR = 3e-7
 # what fp64 gains over fp32 in the part of the error that an FFT adds
 FP64_GAIN = 2.0**-29
@@ -49,6 +47,8 @@ class StaticPattern(NamedTuple):
     alpha_HT, rho_HT: fp32 logits of columns and lags, gauge-fixed, maximum 0.
     scale_HT, weight_HT, inv_z_HT: fp32 exp(alpha), exp(rho), 1 / Z.
     heavy_HM: int64 columns kept out of the FFT; unused entries are T_fit.
+    far_HR: fp64 coefficients of the far weights as sums of exponentials, see `exponentials.py`.
+    reach_H: int64 number of lags that low precision needs: those from there on carry less than REACH_ERROR of any row.
     error_HP: certified error of each fast path of `PATHS`, as a fraction of the largest input row.
     """
 
@@ -58,6 +58,8 @@ class StaticPattern(NamedTuple):
     weight_HT: Tensor
     inv_z_HT: Tensor
     heavy_HM: Tensor
+    far_HR: Tensor
+    reach_H: Tensor
     error_HP: Tensor
 
     @property
@@ -100,24 +102,29 @@ def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
     alpha, rho = alpha - alpha_shift, rho - rho_shift
     log_z = log_normalizer(alpha, rho)
     _check_rows(log_z)
-    gauge, heavy, error = _certify(alpha, rho, log_z)
+    gauge, heavy, error = certify(alpha, rho, log_z)
 
     ramp = torch.arange(alpha.shape[1], dtype=torch.float64, device=alpha.device)
     alpha, rho, log_z = (x + gauge[:, None] * ramp for x in (alpha, rho, log_z))
     alpha_top, rho_top = alpha.amax(1, keepdim=True), rho.amax(1, keepdim=True)
     alpha, rho, log_z = alpha - alpha_top, rho - rho_top, log_z - alpha_top - rho_top
+    scale, weight, inv_z = alpha.exp(), rho.exp(), torch.exp(-log_z)
     # products below the smallest normal number may be lost; row i then misses at most T of them, times 1 / Z_i
-    lost = alpha.shape[1] * FP32_TINY * torch.exp(-log_z.amin(1))
+    lost = alpha.shape[1] * FP32_TINY * inv_z.amax(1)
+    far_HR = fit_exponentials(weight)
+    errors = (error, FP64_GAIN * error, 0 * error, far_error(scale, weight, inv_z, far_HR))
     # the gauge and the shifts are constants: d P / d alpha is the same in every gauge
     offset = gauge[:, None] * ramp
     return StaticPattern(
         alpha_HT=(alpha_HT.double() + (offset - alpha_shift - alpha_top)).float(),
         rho_HT=(rho_HT.double() + (offset - rho_shift - rho_top)).float(),
-        scale_HT=alpha.exp().float(),
-        weight_HT=rho.exp().float(),
-        inv_z_HT=torch.exp(-log_z).float(),
+        scale_HT=scale.float(),
+        weight_HT=weight.float(),
+        inv_z_HT=inv_z.float(),
         heavy_HM=heavy,
-        error_HP=(FFT_FLOOR + lost[:, None] + torch.stack([error, FP64_GAIN * error, 0 * error], dim=1)).float(),
+        far_HR=far_HR,
+        reach_H=find_reach(scale, weight, inv_z),
+        error_HP=(FFT_FLOOR + lost[:, None] + torch.stack(errors, dim=1)).float(),
     )
 
 
@@ -130,16 +137,22 @@ def log_normalizer(alpha_HT: Tensor, rho_HT: Tensor) -> Tensor:
     T = alpha.shape[1]
     if T <= 1024:
         return _log_normalizer_rows(alpha, rho)
-    # two entries of each row bound log Z from below, which is enough to choose the gauge
+    # two entries of each row bound log Z from below, which is enough to choose a gauge; sinks are added one by one
     lower = torch.maximum(alpha + rho[:, :1], alpha[:, :1] + rho)
-    gauge, _ = _best_gauge(alpha, rho, lower)
     ramp = torch.arange(T, dtype=torch.float64, device=alpha.device)
+    first_gauge, _ = best_gauge(alpha, rho, lower)
+    heavy = (alpha + first_gauge[:, None] * ramp).topk(HEAVY_COUNTS[1], dim=1).indices
+    gauge, _ = best_gauge(alpha.scatter(1, heavy, -math.inf), rho, lower)
     alpha_c, rho_c = alpha + gauge[:, None] * ramp, rho + gauge[:, None] * ramp
-    top = alpha_c.amax(1, keepdim=True) + rho_c.amax(1, keepdim=True)
-    scale, weight = (alpha_c - alpha_c.amax(1, keepdim=True)).exp(), (rho_c - rho_c.amax(1, keepdim=True)).exp()
+    light = alpha_c.scatter(1, heavy, -math.inf)
+    top = light.amax(1, keepdim=True)
+    scale, weight = (light - top).exp(), (rho_c - rho_c.amax(1, keepdim=True)).exp()
     z = torch.fft.irfft(torch.fft.rfft(scale, 2 * T) * torch.fft.rfft(weight, 2 * T), 2 * T)[:, :T]
+    for h, columns in enumerate(heavy.tolist()):
+        for column in columns:
+            z[h, column:] += (alpha_c[h, column] - top[h]).exp() * weight[h, : T - column]
     bound = 2.0**-50 * scale.norm(dim=1) * weight.norm(dim=1) / z.amin(1)
-    log_z = z.clamp(min=FP32_TINY).log() + top - gauge[:, None] * ramp
+    log_z = z.clamp(min=FP32_TINY).log() + top + rho_c.amax(1, keepdim=True) - gauge[:, None] * ramp
     unsafe = ~((bound > 0) & (bound < 1e-9))
     if unsafe.any():
         log_z[unsafe] = _log_normalizer_rows(alpha[unsafe], rho[unsafe])
@@ -170,60 +183,6 @@ def _log_normalizer_rows(alpha: Tensor, rho: Tensor, rows: int = 256) -> Tensor:
         for i in range(0, T, rows)
     ]
     return torch.cat(blocks, dim=1)
-
-
-def _certify(alpha: Tensor, rho: Tensor, log_z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Per head the gauge, the heavy columns (padded with T) and the certified error of the fp32 FFT convolution.
-
-    A heavy column costs in every step: a head gets the fewest that bring its error under the limit, none where 64 fail.
-    """
-    H, T = alpha.shape
-    gauge, error = _best_gauge(alpha, rho, log_z)
-    ramp = torch.arange(T, dtype=torch.float64, device=alpha.device)
-    heavy = torch.full((H, max(HEAVY_COUNTS)), T, dtype=torch.int64, device=alpha.device)
-    # the next split looks for the heaviest columns in the gauge that the last one left
-    trial_gauge = gauge.clone()
-    for count in HEAVY_COUNTS:
-        todo = (error > ERROR_LIMIT).nonzero()[:, 0]
-        if not len(todo) or count >= T:
-            break
-        top = (alpha[todo] + trial_gauge[todo, None] * ramp).topk(count, dim=1).indices.sort(1).values
-        trial_gauge[todo], trial_error = _best_gauge(alpha[todo].scatter(1, top, -math.inf), rho[todo], log_z[todo])
-        done = trial_error <= ERROR_LIMIT
-        gauge[todo[done]], error[todo[done]] = trial_gauge[todo[done]], trial_error[done]
-        heavy[todo[done], :count] = top[done]
-    width = int((heavy < T).sum(1).max())
-    return gauge, heavy[:, :width].contiguous(), error
-
-
-def _best_gauge(alpha: Tensor, rho: Tensor, log_z: Tensor, steps: int = 45) -> tuple[Tensor, Tensor]:
-    """Gauge c of each head that minimises the error bound of the fp32 FFT convolution, and that bound.
-
-    The error of an FFT convolution is absolute: roundoff * |weight|_2 * |scale * v|_2. Row i of the output therefore
-    errs by at most |weight| |scale| / Z_i of the largest row of v, row j of the gradient by |weight| |1 / Z| scale_j of
-    the largest row of dy. Both logs are convex in c, and so is their maximum: ternary search.
-    """
-    ramp = torch.arange(alpha.shape[1], dtype=torch.float64, device=alpha.device)
-
-    def bound(c_H: Tensor) -> Tensor:
-        ramp_HT = c_H[:, None] * ramp
-        alpha_c, log_z_c = alpha + ramp_HT, log_z + ramp_HT
-        log_weight = 0.5 * torch.logsumexp(2 * (rho + ramp_HT), 1)
-        forward = 0.5 * torch.logsumexp(2 * alpha_c, 1) - log_z_c.amin(1)
-        backward = 0.5 * torch.logsumexp(-2 * log_z_c, 1) + alpha_c.amax(1)
-        return log_weight + torch.maximum(forward, backward)
-
-    low = torch.full((alpha.shape[0],), -1.0, dtype=torch.float64, device=alpha.device)
-    high = -low
-    for _ in range(steps):
-        third = (high - low) / 3
-        left, right = low + third, high - third
-        go_left = bound(left) < bound(right)
-        low, high = torch.where(go_left, low, left), torch.where(go_left, right, high)
-    best = 0.5 * (low + high)
-    at_best, at_zero = bound(best), bound(torch.zeros_like(best))
-    log_error = torch.minimum(at_best, at_zero).clamp(max=700.0)
-    return torch.where(at_zero <= at_best, 0.0, best), FP32_ROUNDOFF * log_error.exp()
 
 
 def _check_logits(alpha_HT: Tensor, rho_HT: Tensor) -> None:

@@ -13,10 +13,31 @@ Legend: B sequences, T time, C model dim, D head dim.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
-from saf_titan.ops import StaticPattern, static_mix
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from saf_titan.ops import StaticPattern, prepare_pattern, static_mix
+from saf_titan.saf.exchange import sum_over_ranks
+from saf_titan.saf.plan import StaticHead, StaticPlan
+from saf_titan.saf.watch import run_watched
+
+Batch = TypeVar("Batch")
+
+
+class CompensableAttention(Protocol):
+    """An attention layer whose live heads can be watched.
+
+    qkv_linear: a module called with x_BTC, whose `wv` is a linear map with one block of rows a head.
+    inner_attention: gives o_BTHD for all heads in natural order.
+    """
+
+    qkv_linear: Any
+    inner_attention: nn.Module
 
 
 class ValueRegression:
@@ -48,3 +69,71 @@ class ValueRegression:
         penalised_CC = self.gram_CC + ridge * torch.eye(C, dtype=torch.float64, device=self.gram_CC.device)
         change_CD = torch.linalg.solve(penalised_CC, self.cross_CD - self.gram_CC @ before_CD)
         return (before_CD + change_CD).T.to(wv_DC.dtype).contiguous()
+
+
+def compensated_values(
+    attentions: Sequence[CompensableAttention],
+    batches: Sequence[Batch],
+    forward: Callable[[Batch], object],
+    plan: StaticPlan,
+    *,
+    strength: float = 1e-3,
+    group: dist.ProcessGroup | None = None,
+) -> dict[tuple[int, int], Tensor]:
+    """New value rows (D, C) of the heads that the plan's own event makes static, by (layer, head).
+
+    To be called while those heads are still live; nothing is changed. Keeps a C x C matrix for each of the heads.
+
+    Args:
+        batches, forward, group: as in `calibrate`. One forward a batch.
+        strength: of the ridge penalty, see `ValueRegression.solve`.
+
+    Raises ValueError where heads share their values (grouped queries).
+    """
+    watchers = [_HeadWatcher(attentions[head.layer], head) for head in plan.heads if head.step == plan.step]
+    run_watched(watchers, batches, forward)
+    rows = {}
+    for watcher in watchers:
+        regression, before_DC = watcher.regression, watcher.before_DC
+        if regression is None or before_DC is None:
+            raise ValueError("the values cannot be compensated without a forward through every layer with static heads")
+        regression.gram_CC = sum_over_ranks(regression.gram_CC, group)
+        regression.cross_CD = sum_over_ranks(regression.cross_CD, group)
+        rows[watcher.head.layer, watcher.head.head] = regression.solve(before_DC.cpu(), strength=strength)
+    return rows
+
+
+class _HeadWatcher:
+    """The regression of one head, fed by hooks on its layer."""
+
+    def __init__(self, attention: CompensableAttention, head: StaticHead) -> None:
+        self.attention, self.head = attention, head
+        self.regression: ValueRegression | None = None
+        self.before_DC: Tensor | None = None
+        self._x_BTC: Tensor | None = None
+
+    def register(self) -> list[RemovableHandle]:
+        return [
+            self.attention.qkv_linear.register_forward_pre_hook(self._on_projections),
+            self.attention.inner_attention.register_forward_hook(self._on_inner_attention),
+        ]
+
+    def _on_projections(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        self._x_BTC = args[0]
+
+    def _on_inner_attention(self, module: nn.Module, args: tuple[Tensor, ...], o_BTHD: Tensor) -> None:
+        assert self._x_BTC is not None
+        H, D = o_BTHD.shape[2:]
+        # inside the forward: the weight is whole, on any sharding
+        wv_XC = self.attention.qkv_linear.wv.weight
+        if len(wv_XC) != H * D:
+            raise ValueError(
+                "values that several heads share cannot be solved for one of them: no compensation with GQA"
+            )
+        if self.regression is None:
+            device = o_BTHD.device
+            alpha_HT, rho_HT = (x_T.unsqueeze(0).to(device) for x_T in (self.head.alpha_T, self.head.rho_T))
+            self.regression = ValueRegression(prepare_pattern(alpha_HT, rho_HT), wv_XC.shape[1], D)
+            self.before_DC = wv_XC.detach()[self.head.head * D : (self.head.head + 1) * D].clone()
+        self.regression.add(self._x_BTC, o_BTHD[:, :, self.head.head])
+        self._x_BTC = None

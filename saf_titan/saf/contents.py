@@ -1,6 +1,6 @@
 """What a static head attends to: the fit to its own mean, or a control in its place.
 
-Every content here is compact (alpha, rho). Contents that need a T x T pattern are in `dense_contents`.
+Every content here is compact (alpha, rho); none needs a T x T pattern.
 
 Legend: N heads, T time.
 """

@@ -63,11 +63,11 @@ def install(attentions: Sequence[FreezableAttention], plan: StaticPlan | None) -
 
 
 @dataclass(frozen=True)
-class ZeroedWeights:
-    """What stood where there are zeros now, this rank's share of it."""
+class Overwritten:
+    """What stood in weights and moments before they were changed, this rank's share of it."""
 
     pieces: tuple[tuple[Tensor, Tensor, Tensor], ...]
-    """(local tensor, mask of its zeroed elements, their values)."""
+    """(local tensor, mask of its changed elements, their values)."""
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -79,7 +79,7 @@ class ZeroedWeights:
 @torch.no_grad()
 def zero_unused_weights(
     attentions: Sequence[FreezableAttention], plan: StaticPlan, optimizer_state: OptimizerState
-) -> ZeroedWeights:
+) -> Overwritten:
     """Zero the weights that the plan's heads no longer use, and their moments, in place.
 
     These are the query and key rows; of pruned heads also the value rows and the columns of the output.
@@ -96,7 +96,22 @@ def zero_unused_weights(
                 local, mask = _local_slices(tensor, dim, rows)
                 pieces.append((local, mask, local[mask]))
                 local.masked_fill_(mask, 0.0)
-    return ZeroedWeights(tuple(pieces))
+    return Overwritten(tuple(pieces))
+
+
+@torch.no_grad()
+def replace_value_rows(attentions: Sequence[FreezableAttention], rows: Mapping[tuple[int, int], Tensor]) -> Overwritten:
+    """Write new value rows (D, C) of (layer, head) slots in place; moments stay."""
+    pieces = []
+    for (layer, head), new_DC in rows.items():
+        qkv = attentions[layer].qkv_linear
+        weight, indices = qkv.wv.weight, qkv.head_rows((head,))
+        local, mask = _local_slices(weight, 0, indices)
+        full = torch.zeros(weight.shape, dtype=weight.dtype, device=weight.device)
+        full[indices.to(full.device)] = new_DC.to(full)
+        pieces.append((local, mask, local[mask]))
+        local[mask] = _local(full, weight)[mask]
+    return Overwritten(tuple(pieces))
 
 
 def _moments(weight: Tensor, optimizer_state: OptimizerState) -> Iterator[Tensor]:
@@ -109,8 +124,14 @@ def _local_slices(tensor: Tensor, dim: int, indices: Tensor) -> tuple[Tensor, Te
     """This rank's part of a plain or sharded matrix, and a mask of the elements of whole rows (columns) in it."""
     mask = torch.zeros(tensor.shape, dtype=torch.bool, device=tensor.device)
     mask.index_fill_(dim, indices.to(tensor.device), True)
-    if not isinstance(tensor, DTensor):
-        return tensor.detach(), mask
-    # sharding the mask like the tensor finds the local elements for any placement
-    local_mask = distribute_tensor(mask, tensor.device_mesh, tensor.placements, src_data_rank=None).to_local()
-    return tensor.to_local(), local_mask
+    return _local(tensor, tensor), _local(mask, tensor)
+
+
+def _local(tensor: Tensor, like: Tensor) -> Tensor:
+    """This rank's part of a tensor of the shape of ``like``, sharded as that is."""
+    if isinstance(tensor, DTensor):
+        return tensor.to_local()
+    if isinstance(like, DTensor):
+        # finds the local elements for any placement
+        return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None).to_local()
+    return tensor.detach()

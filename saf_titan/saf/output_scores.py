@@ -29,6 +29,7 @@ from saf_titan.ops import StaticPattern, prepare_pattern, static_mix
 from saf_titan.saf.calibration import Calibration
 from saf_titan.saf.exchange import sum_over_ranks
 from saf_titan.saf.fit import fit_compact
+from saf_titan.saf.watch import run_watched
 
 Batch = TypeVar("Batch")
 
@@ -67,13 +68,7 @@ def output_scores(
         _Watcher(block, attention, calibration, layer)
         for layer, (block, attention) in enumerate(zip(blocks, attentions, strict=True))
     ]
-    try:
-        with torch.no_grad():
-            for batch in batches:
-                forward(batch)
-    finally:
-        for watcher in watchers:
-            watcher.remove()
+    run_watched(watchers, batches, forward)
     gram_LHH = sum_over_ranks(torch.stack([watcher.gram_HH for watcher in watchers]), group)
     error_LH = sum_over_ranks(torch.stack([watcher.error_H for watcher in watchers]), group)
     turn_LH = sum_over_ranks(torch.stack([watcher.turn_H for watcher in watchers]), group)
@@ -99,7 +94,7 @@ class _Watcher:
     """Sums over the tokens that pass through one layer."""
 
     def __init__(self, block: nn.Module, attention: MeasurableAttention, calibration: Calibration, layer: int) -> None:
-        self.attention = attention
+        self.block, self.attention = block, attention
         self.live = tuple(calibration.live_LH[layer].nonzero().flatten().tolist())
         self.pattern = _fitted_pattern(calibration, layer, self.live) if self.live else None
         H = calibration.num_heads
@@ -113,15 +108,13 @@ class _Watcher:
         """|r|^2 and the number of tokens."""
         self._before_BTC: Tensor | None = None
         self._values_and_outputs: tuple[Tensor, Tensor] | None = None
-        self._handles: list[RemovableHandle] = [
-            block.register_forward_pre_hook(self._on_block),
-            attention.inner_attention.register_forward_hook(self._on_inner_attention),
-            attention.wo.register_forward_hook(self._on_wo),
-        ]
 
-    def remove(self) -> None:
-        for handle in self._handles:
-            handle.remove()
+    def register(self) -> list[RemovableHandle]:
+        return [
+            self.block.register_forward_pre_hook(self._on_block),
+            self.attention.inner_attention.register_forward_hook(self._on_inner_attention),
+            self.attention.wo.register_forward_hook(self._on_wo),
+        ]
 
     def _on_block(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
         self._before_BTC = args[0]

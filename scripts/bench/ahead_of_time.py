@@ -47,7 +47,7 @@ HEAD_DIMS = (64, 96, 128)
 # element types of pointers that are not 16-bit values; every other pointer holds values
 POINTERS = {
     "scale": "*fp32", "inv_z": "*fp32", "scale_static": "*fp32", "lse": "*fp32", "delta": "*fp32", "slot": "*i64",
-    "k_index": "*i64", "kv_index": "*i64", "live": "*i64",
+    "k_index": "*i64", "kv_index": "*i64", "live": "*i64", "reach": "*i32",
 }  # fmt: skip
 VALUES = {"q", "k", "v", "y", "x", "xs", "dys", "dy", "dq", "dk", "dv", "strip"}
 FLOATS = {"scale_log2"}

@@ -40,17 +40,23 @@ class Case(NamedTuple):
     backend: str
 
 
+# batch, time, query heads, kv heads, head dim: odd lengths, every kind of head dim, grouped heads
+LAYERS = (
+    (1, 1, 4, 4, 64), (2, 63, 4, 4, 40), (1, 97, 4, 4, 80), (1, 128, 4, 2, 96), (2, 1025, 4, 4, 64),
+    (1, 1025, 8, 2, 128), (1, 2048, 4, 4, 96), (4, 512, 4, 4, 64),
+)  # fmt: skip
+FEW_LAYERS = ((2, 1025, 4, 4, 64), (1, 97, 4, 2, 96))
+
+
 def cases() -> Iterator[Case]:
-    """Odd lengths, every supported head dim, grouped heads, all dtypes."""
+    """All layers in bf16, few in the other dtypes, one long sequence."""
     for backend in ("split", "fused"):
-        for dtype in (torch.bfloat16, torch.float16, torch.float32):
-            for B, T, H, K, D in (
-                (1, 1, 4, 4, 64), (2, 63, 4, 4, 40), (1, 97, 4, 4, 80), (1, 128, 4, 2, 96), (2, 1025, 4, 4, 64),
-                (1, 1025, 8, 2, 128), (1, 2048, 4, 4, 96), (4, 512, 4, 4, 64),
-            ):  # fmt: skip
-                yield Case(B, T, H, K, D, 0.25, dtype, backend)
-    yield Case(1, 8192, 4, 4, 64, 0.5, torch.bfloat16, "fused")
-    yield Case(1, 8192, 4, 4, 64, 0.5, torch.bfloat16, "split")
+        for layer in LAYERS:
+            yield Case(*layer, 0.25, torch.bfloat16, backend)
+        for dtype in (torch.float16, torch.float32):
+            for layer in FEW_LAYERS:
+                yield Case(*layer, 0.25, dtype, backend)
+        yield Case(1, 8192, 4, 4, 64, 0.5, torch.bfloat16, backend)
 
 
 def check(case: Case) -> dict[str, Any]:

@@ -170,7 +170,8 @@ BENCHMARKS = (
         "update",
         LAYER_TESTS,
         {
-            "cpu": _shapes(**ON_CPU, size=[GPT_124M], layers=[2], shares=[(0.25, 0.5)], T=[4096, 8192]),
+            "cpu": _shapes(**ON_CPU, size=[GPT_124M], layers=[2], shares=[(0.25, 0.5)], T=[4096])
+            + _shapes(**ON_CPU, size=[GPT_124M], layers=[1], shares=[(0.25, 0.5)], T=[8192]),
             "cpu-quick": _shapes(**ON_CPU, size=[GPT_124M], layers=[1], shares=[(0.25,)], T=[1024]),
             "gpu": _shapes(**ON_GPU, size=[GPT_124M], layers=[12], attention=["flash"], T=[4096, 8192, 16384])
             + _shapes(**ON_GPU, size=[GPT_124M], layers=[12], attention=["flash"], T=[8192], backend=["fused"])

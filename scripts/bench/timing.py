@@ -53,7 +53,10 @@ def time_interleaved(
 
 def _repeats(run: Run, now: Callable[[], float]) -> int:
     """Calls in a row that fill `SAMPLE_SECONDS`: a short run is not timed with the caches that another one left."""
+    start = now()
     run()
+    if now() - start > 50 * SAMPLE_SECONDS:
+        return 1
     start = now()
     run()
     return max(1, round(SAMPLE_SECONDS / max(now() - start, 1e-6)))

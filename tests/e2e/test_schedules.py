@@ -75,6 +75,7 @@ def test_the_state_of_a_loss_budget_survives_a_restart(tmp_path: Path, corpus_ov
         ("--saf.selector", "list", "--saf.heads", '["L0H3","L1H1"]', "--saf.content", "uniform"),
         ("--saf.selector", "random_layer_matched", "--saf.content", "random", "--saf.seed", "3"),
         ("--saf.selector", "gate_taylor", "--saf.content", "prune"),
+        ("--saf.selector", "kl", "--saf.compensate", "true"),
     ],
     ids=lambda options: options[1],
 )

@@ -134,16 +134,16 @@ def test_head_numbers_may_be_tensors() -> None:
     assert torch.equal(layer.run("auto", **tensors)[0], layer.run("auto")[0])
 
 
-def test_compiles_without_graph_break_and_without_recompiling_for_other_heads() -> None:
+def test_a_freeze_compiles_once_and_other_heads_of_the_same_count_do_not() -> None:
     torch._dynamo.reset()
     traced = torch._dynamo.testing.CompileCounter()
     compiled = torch.compile(mixed_attention, backend=traced, fullgraph=True)
-    for static in ((1, 2), (0, 3)):
+    for static, graphs in (((1, 2), 1), ((0, 3), 1), ((0, 1, 3), 2), ((1, 2, 3), 2)):
         layer = Layer(4, 4, static, T=24)
         tensors = {"live_heads": torch.tensor(layer.live), "static_heads": torch.tensor(layer.static)}
         y = compiled(layer.q, layer.k, layer.v, pattern=layer.pattern, **tensors)
         torch.testing.assert_close(y, layer.run("naive")[0], rtol=1e-4, atol=1e-5)
-    assert traced.frame_count == 1
+        assert traced.frame_count == graphs
 
 
 @pytest.mark.parametrize(
@@ -161,6 +161,17 @@ def test_compiles_without_graph_break_and_without_recompiling_for_other_heads() 
 def test_parts_that_do_not_fit_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Layer(4, 4, (1,), T=20).run(**changes)
+
+
+def test_static_heads_do_not_take_fp64() -> None:
+    layer = Layer(4, 4, (1,), T=20)
+    layer.v = layer.v.detach().double().requires_grad_()
+    with pytest.raises(ValueError, match=r"v must be float32, bfloat16 or float16, but is torch.float64"):
+        layer.run()
+
+
+def test_an_empty_batch_gives_an_empty_output() -> None:
+    assert Layer(4, 4, (1,), T=20, B=0).run()[0].shape == (0, 20, 4, 8)
 
 
 def test_live_heads_need_queries_and_keys() -> None:

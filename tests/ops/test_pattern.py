@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from saf_titan.ops import prepare_pattern, static_mix
-from saf_titan.ops.pattern import ERROR_LIMIT, attention_rows, log_normalizer
+from saf_titan.ops.certificate import ERROR_LIMIT, REACH_ERROR
+from saf_titan.ops.pattern import attention_rows, log_normalizer
 from tests.ops.pattern_families import NAMES, make_families, make_family
 
 T = 300
@@ -60,6 +61,22 @@ def test_sinks_leave_the_convolution() -> None:
     pattern = prepare_pattern(alpha[None], rho[None])
     assert 0 in pattern.heavy_HM[0].tolist()
     assert pattern.error_HP[0, 0] <= ERROR_LIMIT
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reach_is_the_shortest_that_keeps_every_row(name: str) -> None:
+    alpha, rho = make_families((name,), T)
+    reach = int(prepare_pattern(alpha, rho).reach_H[0])
+    p = attention_rows(alpha, rho, 0, T)[0]
+    lag = torch.arange(T)[:, None] - torch.arange(T)
+
+    def dropped(reach: int) -> float:
+        far = p * (lag >= reach)
+        # the transpose applies inv_z before and scale after: its rows are the columns of P
+        return float(torch.maximum(far.sum(1), far.sum(0)).max())
+
+    assert dropped(reach) <= REACH_ERROR * 1.01
+    assert reach == 0 or dropped(reach - 1) > REACH_ERROR * 0.99
 
 
 def test_the_gauge_removes_a_linear_trend() -> None:

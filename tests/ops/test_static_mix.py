@@ -9,7 +9,12 @@ import torch
 from torch import Tensor
 
 from saf_titan.ops import explain, prepare_pattern, static_mix, static_mix_naive
+from saf_titan.ops.certificate import ERROR_LIMIT
+from saf_titan.ops.exponentials import BAND
+from saf_titan.ops.pattern import PATHS
+from saf_titan.ops.static_mix.band import CARRY_CHUNKS, mix_head_band
 from saf_titan.ops.static_mix.fft import fft_size
+from saf_titan.ops.static_mix.planner import BAND_MIN_LENGTH, choose_path
 from tests.ops.pattern_families import NAMES, make_families
 
 T_FIT = 700
@@ -58,6 +63,43 @@ def test_values_and_gradients_of_the_fp32_fft(T: int) -> None:
     assert backward < 5e-6
 
 
+SMOOTH = ("uniform", "local-floor", "power0.5", "power1", "power2", "trend")
+
+
+@pytest.mark.parametrize("T", [1, 64, 65, 128, 129, 700])
+def test_values_and_gradients_of_band_and_exponentials(T: int) -> None:
+    forward, backward = mix_both(SMOOTH, T, "band")
+    assert forward < 2e-5
+    assert backward < 2e-5
+
+
+def test_states_are_carried_on_from_one_block_of_chunks_to_the_next() -> None:
+    # more than CARRY_CHUNKS chunks, and a number that is not whole
+    T = (CARRY_CHUNKS + 3) * BAND + 17
+    alpha, rho = make_families(("power1",), T)
+    pattern = prepare_pattern(alpha, rho)
+    v = torch.randn(1, T, 1, 2, generator=torch.Generator().manual_seed(0))
+    assert relative_error(static_mix(v, pattern, backend="band"), static_mix_naive(v.double(), alpha, rho)) < 1e-5
+
+
+def test_the_certificate_of_the_exponentials_bounds_their_error() -> None:
+    torch.manual_seed(0)
+    pattern = prepare_pattern(*make_families(NAMES, T_FIT))
+    certified = pattern.error_HP[:, PATHS.index("band")]
+    # weights that no few exponentials follow must be refused
+    for name in ("noisy", "spiky", "previous-token-sink", "sink24-local"):
+        assert certified[NAMES.index(name)] > ERROR_LIMIT
+    x = torch.randn(1, T_FIT, len(NAMES), 8)
+    for transpose in (False, True):
+        exact = torch.ops.saf_titan.static_mix(x, *pattern, None, transpose, "naive")
+        for h in range(len(NAMES)):
+            y_BTD = torch.empty(1, T_FIT, 8)
+            head = pattern.head(h, T_FIT, torch.float32)
+            mix_head_band(x[:, :, h], y_BTD, head, pattern.far_HR[h], T_FIT, transpose)
+            measured = (y_BTD - exact[:, :, h]).norm(dim=-1).max() / x[:, :, h].norm(dim=-1).max()
+            assert measured <= certified[h] + 2e-6
+
+
 @pytest.mark.parametrize(("dtype", "roundoff"), [(torch.bfloat16, 2**-8), (torch.float16, 2**-11)])
 @pytest.mark.parametrize("backend", ["fft64", "gemm"])
 def test_low_precision_errs_by_its_output_rounding_alone(dtype: torch.dtype, roundoff: float, backend: str) -> None:
@@ -80,6 +122,14 @@ def test_strided_values_and_gradients(backend: str) -> None:
     y.sum().backward()
     y_copy.sum().backward()
     torch.testing.assert_close(v.grad, copy.grad, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 1, 4), (2, 0, 1, 4)])
+def test_nothing_mixes_to_nothing(shape: tuple[int, ...]) -> None:
+    v = torch.zeros(shape, requires_grad=True)
+    y = static_mix(v, prepare_pattern(torch.zeros(1, 8), torch.zeros(1, 8)))
+    assert y.shape == shape
+    y.sum().backward()
 
 
 def test_repeats_are_bitwise_equal() -> None:
@@ -143,6 +193,15 @@ def test_explain_says_which_path_and_why() -> None:
     assert [choice.path for choice in explain(pattern)] == ["fft", "fft64"]
     assert "fp32 FFT certified to" in explain(pattern)[1].reason
     assert [choice.path for choice in explain(pattern, T=100)] == ["gemm", "gemm"]
+    # the plan for a length needs no pattern of that length
+    assert [choice.path for choice in explain(pattern, T=BAND_MIN_LENGTH)] == ["band", "fft64"]
+
+
+def test_a_certificate_that_is_nan_is_none() -> None:
+    errors = dict.fromkeys(PATHS, float("nan"))
+    assert choose_path(errors, T_FIT).path == "naive"
+    with pytest.raises(ValueError, match="certified to nan only"):
+        choose_path(errors, T_FIT, "fft")
 
 
 def out_of_range_pattern(T: int) -> tuple[Tensor, Tensor]:

@@ -82,6 +82,26 @@ def test_every_tile_shape_gives_the_same_numbers(kernels: ModuleType, tiles: Til
     assert row_error(y, mix_exactly(v, transpose=False)) < 1e-6
 
 
+def test_lags_beyond_the_reach_are_not_read(kernels: ModuleType) -> None:
+    torch.manual_seed(0)
+    alpha, rho = torch.zeros(1, T_FIT), -torch.arange(T_FIT)[None] / 4.0
+    pattern = prepare_pattern(alpha, rho)
+    assert 30 < pattern.reach_H[0] < 60
+    v = torch.randn(1, T_FIT, 1, 16).bfloat16()
+    # whole blocks of keys that no row of the last block reaches
+    poisoned = v.clone()
+    poisoned[:, :128] = torch.nan
+    for transpose in (False, True):
+        y = kernels.mix_triton(v, pattern, torch.arange(1), transpose, SMALL)
+        exact = static_mix_naive(v.double(), alpha.double(), rho.double())
+        if not transpose:
+            assert row_error(y, exact) < 4e-3
+            last = kernels.mix_triton(poisoned, pattern, torch.arange(1), transpose, SMALL)[:, 256:]
+            assert torch.equal(last, y[:, 256:])
+        in_fp32 = kernels.mix_triton(v.float(), pattern, torch.arange(1), transpose, SMALL)
+        assert row_error(y, in_fp32.double()) < 4e-3
+
+
 def test_strided_values_and_shared_kv_heads(kernels: ModuleType) -> None:
     torch.manual_seed(0)
     pattern = prepare_pattern(*make_families(NAMES, T_FIT))

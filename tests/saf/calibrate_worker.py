@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from saf_titan.saf.calibrate import calibrate
+from saf_titan.saf.exchange import sum_over_ranks
 from tests.saf.fake_model import sequences, uneven_model
 
 
@@ -25,6 +27,8 @@ def main(out: Path) -> None:
         calibrate(model.attentions, mine.split(2), model)
     except ValueError as error:
         (out / f"error.rank{rank}").write_text(str(error))
+    total = sum_over_ranks(torch.tensor([1.0, rank]), None)
+    assert total.tolist() == [dist.get_world_size(), sum(range(dist.get_world_size()))]
     dist.destroy_process_group()
 
 

@@ -1,13 +1,19 @@
 """Compensated values: the regression's optimum, its limits, and that it removes what can be removed."""
 
+import dataclasses
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from saf_titan.ops import prepare_pattern
+from saf_titan.saf.calibrate import calibrate
 from saf_titan.saf.compact import dense_pattern
-from saf_titan.saf.compensate import ValueRegression
+from saf_titan.saf.compensate import ValueRegression, compensated_values
+from saf_titan.saf.event import make_plan
+from saf_titan.saf.plan import StaticHead, StaticPlan
 from tests.saf.patterns import causal_softmax
+from tests.saf.tiny_model import Block
 
 B, T, C, D = 4, 24, 10, 3
 
@@ -87,3 +93,57 @@ def test_impossible_regressions_are_refused() -> None:
         regression(parameters, x, y).solve(wv, strength=0)
     with pytest.raises(ValueError, match="for one head, but the pattern has 2"):
         ValueRegression(prepare_pattern(torch.zeros(2, T), torch.zeros(2, T)), C, D)
+
+
+def frozen_model_and_plan() -> tuple[nn.Sequential, Tensor, StaticPlan]:
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(), Block()).requires_grad_(False)
+    x = torch.randn(3, 20, 12, generator=torch.Generator().manual_seed(1)) + 1
+    attentions = [block.attention for block in model]
+    calibration = calibrate(attentions, [x], model)
+    return model, x, make_plan(calibration, step=4, rate=0.5, max_fit_kl=100)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_heads_of_a_model(batch_size: int) -> None:
+    model, x, plan = frozen_model_and_plan()
+    rows = compensated_values([block.attention for block in model], x.split(batch_size), model, plan)
+    assert list(rows) == [(head.layer, head.head) for head in plan.heads]
+    stream = x
+    for layer, block in enumerate(model):
+        q, k, v = block.attention.qkv_linear(stream)
+        live = block.attention.inner_attention(q, k, v)
+        for head in (head for head in plan.heads if head.layer == layer):
+            wv = block.attention.qkv_linear.wv.weight.view(3, 4, 12)[head.head]
+            parameters = torch.stack([head.alpha_T[None], head.rho_T[None]])
+            y = live[:, :, head.head]
+            assert error(parameters, stream, y, rows[layer, head.head]) < error(parameters, stream, y, wv)
+            expected = regression_of(head, stream, y).solve(wv)
+            torch.testing.assert_close(rows[layer, head.head], expected, rtol=1e-3, atol=1e-4)
+        stream = block(stream)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def regression_of(head: StaticHead, x: Tensor, y: Tensor) -> ValueRegression:
+    equations = ValueRegression(prepare_pattern(head.alpha_T[None], head.rho_T[None]), 12, 4)
+    equations.add(x, y)
+    return equations
+
+
+def test_only_the_heads_of_the_event_are_solved() -> None:
+    model, x, plan = frozen_model_and_plan()
+    older = dataclasses.replace(plan.heads[0], step=1)
+    plan = dataclasses.replace(plan, heads=(older, *plan.heads[1:]))
+    rows = compensated_values([block.attention for block in model], [x], model, plan)
+    assert list(rows) == [(head.layer, head.head) for head in plan.heads[1:]]
+
+
+def test_shared_values_and_missing_forwards_are_refused() -> None:
+    model, x, plan = frozen_model_and_plan()
+    attentions = [block.attention for block in model]
+    with pytest.raises(ValueError, match="without a forward through every layer"):
+        compensated_values(attentions, [], model, plan)
+    attentions[0].qkv_linear.wv.weight = nn.Parameter(torch.zeros(4, 12))
+    attentions[0].qkv_linear.forward = lambda x: [torch.zeros(3, 20, 3, 4)] * 3
+    with pytest.raises(ValueError, match="no compensation with GQA"):
+        compensated_values(attentions, [x], model, plan)

@@ -34,6 +34,8 @@ def test_the_most_static_heads_are_chosen() -> None:
     fitted = dense_pattern(plan.heads[0].alpha_T[None], plan.heads[0].rho_T[None])
     torch.testing.assert_close(fitted[0], data.mean_map_LHPP[0, 0], rtol=0, atol=1e-3)
     assert plan.heads[0].fit_kl < 1e-5
+    # the certificate of the fast path goes along
+    assert all(head.fft_error is not None and 0 < head.fft_error < 1e-4 for head in plan.heads)
 
 
 def test_another_selector_chooses_other_heads() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from saf_titan.saf.calibration import CalibrationRecord
-from saf_titan.saf.install import install, zero_unused_weights
+from saf_titan.saf.install import install, replace_value_rows, zero_unused_weights
 from saf_titan.saf.plan import StaticHead, StaticPlan
 
 H, D, T = 4, 3, 5
@@ -130,3 +130,19 @@ def test_everything_else_is_untouched() -> None:
             expected[rows] = 0
         assert torch.equal(parameter, expected), name
     assert model[0].installed == (0, 3)
+
+
+def test_value_rows_are_replaced_and_put_back() -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleList([Attention()])
+    weight = model[0].qkv_linear.wv.weight
+    before = weight.detach().clone()
+    new_DC = torch.randn(D, C)
+    overwritten = replace_value_rows(list(model), {(0, 2): new_DC})
+    rows = model[0].qkv_linear.head_rows((2,))
+    assert torch.equal(weight[rows], new_DC)
+    untouched = torch.ones(C, dtype=torch.bool)
+    untouched[rows] = False
+    assert torch.equal(weight[untouched], before[untouched])
+    overwritten.restore()
+    assert torch.equal(weight, before)

@@ -7,44 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from saf_titan.ops.attention_stats import attention_probs
-from saf_titan.saf.calibrate import CaptureFn, calibrate
+from saf_titan.saf.calibrate import calibrate
 from saf_titan.saf.calibration import Calibration
 from saf_titan.saf.compact import dense_pattern
 from saf_titan.saf.fit import fit_compact
 from saf_titan.saf.output_scores import output_scores
-
-B, T, H, D, C = 3, 20, 3, 4, 12
-
-
-class InnerAttention(nn.Module):
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return torch.einsum("bhij,bjhd->bihd", attention_probs(q, k).float(), v)
-
-
-class Attention(nn.Module):
-    capture: CaptureFn | None = None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_heads = H
-        self.wq, self.wk, self.wv = (nn.Linear(C, H * D, bias=False) for _ in range(3))
-        self.inner_attention = InnerAttention()
-        self.wo = nn.Linear(H * D, C, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (linear(x).unflatten(-1, (H, D)) for linear in (self.wq, self.wk, self.wv))
-        if self.capture:
-            self.capture(q, k, tuple(range(H)), None)
-        return self.wo(self.inner_attention(q, k, v).flatten(2))
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention = Attention()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.attention(x)
+from tests.saf.tiny_model import B, Block, C, D, H, T
 
 
 @pytest.fixture
@@ -54,7 +22,7 @@ def model() -> nn.Sequential:
     with torch.no_grad():
         # head 2 of the first layer repeats head 0, head 1 of the second adds nothing
         first, second = model[0].attention, model[1].attention
-        for linear in (first.wq, first.wk, first.wv):
+        for linear in first.qkv_linear.children():
             linear.weight[2 * D :] = linear.weight[:D]
         first.wo.weight[:, 2 * D :] = 2 * first.wo.weight[:, :D]
         second.wo.weight[:, D : 2 * D] = 0
@@ -69,7 +37,7 @@ def measure(model: nn.Sequential, x: Tensor, batch_size: int) -> tuple[Calibrati
 
 def expected_scores(block: Block, x: Tensor, calibration: Calibration, layer: int) -> dict[str, list[float]]:
     attention = block.attention
-    q, k, v = (linear(x).unflatten(-1, (H, D)) for linear in (attention.wq, attention.wk, attention.wv))
+    q, k, v = attention.qkv_linear(x)
     p = attention_probs(q, k).float()
     fit = fit_compact(
         calibration.column_mass_LHT[layer],

@@ -69,7 +69,8 @@ def _group_stats(
     lse_NHT, rows_4HT, columns_RHT, lags_RHT = new(N, H, T), new(4, H, T), new(R, H, T), new(R, H, T)
     strides = (*q_BTHD.stride(), *k_BTKD.stride())
     common = {
-        "D": D, "DP": padded_head_dim(D), "BLOCK": block, "PRECISION": dot_precision(q_BTHD.dtype), "num_warps": 8,
+        "D": D, "DP": padded_head_dim(D), "BLOCK": block, "PRECISION": dot_precision(q_BTHD.dtype),
+        "num_warps": 8, "num_stages": 2,
     }  # fmt: skip
     arguments = (q_BTHD, k_BTKD, lse_NHT)
     sizes = (N, T, H, heads.start, group, scale / _LN2, *strides)

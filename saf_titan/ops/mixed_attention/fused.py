@@ -45,10 +45,12 @@ def _mixed_attention(
     weight_HT: Tensor,
     inv_z_HT: Tensor,
     heavy_HM: Tensor,
+    far_HR: Tensor,
+    reach_H: Tensor,
     error_HP: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, error_HP)
+    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, far_HR, reach_H, error_HP)
     arguments = (q_BTUD, k_BTKD, v_BTKD, Heads(live_U, static_S), pattern, scale)
     if not _on_gpu(v_BTKD):
         return cpu_forward(*arguments)
@@ -82,10 +84,12 @@ def _mixed_attention_backward(
     weight_HT: Tensor,
     inv_z_HT: Tensor,
     heavy_HM: Tensor,
+    far_HR: Tensor,
+    reach_H: Tensor,
     error_HP: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, error_HP)
+    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, far_HR, reach_H, error_HP)
     heads = Heads(live_U, static_S)
     arguments = (dy_BTHD, q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads, pattern, scale)
     if not _on_gpu(v_BTKD):

@@ -22,7 +22,7 @@ from saf_titan.ops.mixed_attention.fused_forward import LOG2_E
 from saf_titan.ops.mixed_attention.heads import Heads, compact_kv_index
 from saf_titan.ops.pattern import StaticPattern
 from saf_titan.ops.static_mix.triton import make_strip, prescale
-from saf_titan.ops.tiles import STRIP_PAD, Tiles, dot_precision, padded_head_dim, static_dtype
+from saf_titan.ops.tiles import STRIP_PAD, Tiles, dot_precision, padded_head_dim
 
 
 def fused_backward(
@@ -45,7 +45,7 @@ def fused_backward(
     dq_BTUD, dv_BTKD = (torch.empty(x.shape, dtype=x.dtype, device=device) for x in (q_BTUD, v_BTKD))
     dk_BTKD = torch.zeros(k_BTKD.shape, dtype=k_BTKD.dtype, device=device)
     delta_BTH = (dy_BTHD.float() * y_BTHD.float()).sum(-1)
-    strip = make_strip(pattern, T, static_dtype(v_BTKD.dtype))
+    strip, reach_S = make_strip(pattern, T, v_BTKD.dtype)
     DP = padded_head_dim(D)
     dys_STN = prescale(dy_BTHD, pattern.inv_z_HT, heads.static_S, column_multiple=DP, extra_columns=DP - D)
     k_index_U = compact_kv_index(heads.live_U // group, num_kv, k_BTKD.shape[2])
@@ -60,7 +60,7 @@ def fused_backward(
     }
     mixed_bwd_dkdv_kernel[(triton.cdiv(T, tiles.columns) * B * num_kv,)](
         q_BTUD, k_BTKD, v_BTKD, dy_BTHD, dk_BTKD, dv_BTKD, lse_BUT, delta_BTH, heads.natural_order(), k_index_U,
-        strip, dys_STN, pattern.scale_HT, scale, scale * LOG2_E, B, T, H, U, num_kv, k_BTKD.shape[2],
+        strip, reach_S, dys_STN, pattern.scale_HT, scale, scale * LOG2_E, B, T, H, U, num_kv, k_BTKD.shape[2],
         strip.shape[2], dys_STN.shape[1], dys_STN.shape[2], pattern.scale_HT.stride(0),
         *q_BTUD.stride(), *k_BTKD.stride(), *v_BTKD.stride(), *dy_BTHD.stride(), GROUP=group, PAD=STRIP_PAD, **sizes,
     )  # fmt: skip
@@ -74,7 +74,7 @@ def fused_backward(
 
 @triton.jit
 def mixed_bwd_dkdv_kernel(
-    q, k, v, dy, dk, dv, lse, delta, slot, k_index, strip, dys, scale_static, scale, scale_log2,
+    q, k, v, dy, dk, dv, lse, delta, slot, k_index, strip, reach, dys, scale_static, scale, scale_log2,
     B, T, H, U, num_kv, num_k, L, rows, columns, stride_s,
     stride_qb, stride_qt, stride_qh, stride_qd, stride_kb, stride_kt, stride_kh, stride_kd,
     stride_vb, stride_vt, stride_vh, stride_vd, stride_yb, stride_yt, stride_yh, stride_yd,
@@ -138,7 +138,7 @@ def mixed_bwd_dkdv_kernel(
             p_w = strip + i_s * 8 * L + (o_a % 8)[:, None] * L + (PAD - BN + o_a // 8 * 8)[:, None] + o_m[None, :]
             p_x = dys + i_s * rows * columns + (i_n + o_m).to(tl.int64)[:, None] * columns + (i_b * D + o_d)[None, :]
             b_sum = tl.full([BN, DP], 0.0, tl.float32)
-            for _ in tl.range(i_n, T, BM):
+            for _ in tl.range(i_n, tl.minimum(T, i_n + tl.load(reach + i_s) + BN - 1), BM):
                 b_w = tl.load(p_w, cache_modifier=".ca")
                 b_x = tl.load(p_x)
                 b_sum = tl.dot(b_w, b_x, b_sum, input_precision=PRECISION)

@@ -23,7 +23,7 @@ from torch import Tensor
 from saf_titan.ops.mixed_attention.heads import Heads, compact_kv_index
 from saf_titan.ops.pattern import StaticPattern
 from saf_titan.ops.static_mix.triton import make_strip, prescale
-from saf_titan.ops.tiles import STRIP_PAD, Tiles, dot_precision, padded_head_dim, static_dtype
+from saf_titan.ops.tiles import STRIP_PAD, Tiles, dot_precision, padded_head_dim
 
 LOG2_E = math.log2(math.e)
 
@@ -43,14 +43,15 @@ def fused_forward(
     group = H // num_kv
     y_BTHD = torch.empty(B, T, H, D, dtype=v_BTKD.dtype, device=v_BTKD.device)
     lse_BUT = torch.empty(B, U, T, dtype=torch.float32, device=v_BTKD.device)
-    strip = make_strip(pattern, T, static_dtype(v_BTKD.dtype))
+    strip, reach_S = make_strip(pattern, T, v_BTKD.dtype)
     DP = padded_head_dim(D)
     # the last head of the stack may read past its own columns, up to the padded head dim
     xs_STN = prescale(v_BTKD, pattern.scale_HT, heads.static_S // group, column_multiple=DP, extra_columns=DP - D)
     k_index_U = compact_kv_index(heads.live_U // group, num_kv, k_BTKD.shape[2])
     mixed_fwd_kernel[(triton.cdiv(T, tiles.rows) * B * H,)](
-        q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads.natural_order(), k_index_U, strip, xs_STN, pattern.inv_z_HT,
-        scale * LOG2_E, B, T, H, U, group, strip.shape[2], xs_STN.shape[1], xs_STN.shape[2], pattern.inv_z_HT.stride(0),
+        q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads.natural_order(), k_index_U, strip, reach_S, xs_STN,
+        pattern.inv_z_HT, scale * LOG2_E, B, T, H, U, group, strip.shape[2], xs_STN.shape[1], xs_STN.shape[2],
+        pattern.inv_z_HT.stride(0),
         *q_BTUD.stride(), *k_BTKD.stride(), *v_BTKD.stride(),
         D=D, DP=DP, BM=tiles.rows, BN=tiles.columns, PAD=STRIP_PAD, PRECISION=dot_precision(v_BTKD.dtype),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages,
@@ -60,7 +61,7 @@ def fused_forward(
 
 @triton.jit
 def mixed_fwd_kernel(
-    q, k, v, y, lse, slot, k_index, strip, xs, inv_z, scale_log2, B, T, H, U, group, L, rows, columns, stride_z,
+    q, k, v, y, lse, slot, k_index, strip, reach, xs, inv_z, scale_log2, B, T, H, U, group, L, rows, columns, stride_z,
     stride_qb, stride_qt, stride_qh, stride_qd, stride_kb, stride_kt, stride_kh, stride_kd,
     stride_vb, stride_vt, stride_vh, stride_vd,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr,
@@ -128,7 +129,7 @@ def mixed_fwd_kernel(
         p_w = strip + i_s * 8 * L + (o_a % 8)[:, None] * L + (PAD - BM + o_a // 8 * 8)[:, None] + o_n[None, :]
         o_key = ((i_m + 1) * BM - 1 - o_n).to(tl.int64)
         p_x = xs + i_s * rows * columns + o_key[:, None] * columns + (i_b * D + o_d)[None, :]
-        for _ in tl.range(0, (i_m + 1) * BM, BN):
+        for _ in tl.range(0, tl.minimum((i_m + 1) * BM, tl.load(reach + i_s) + BM - 1), BN):
             b_w = tl.load(p_w, cache_modifier=".ca")
             b_x = tl.load(p_x)
             b_y = tl.dot(b_w, b_x, b_y, input_precision=PRECISION)

@@ -13,6 +13,7 @@ from saf_titan.ops.mixed_attention.naive import mixed_attention_naive
 from saf_titan.ops.mixed_attention.split import mixed_attention_split
 from saf_titan.ops.packing import check_packing
 from saf_titan.ops.pattern import StaticPattern
+from saf_titan.ops.static_mix.op import check_dtype
 
 BACKENDS = ("auto", "naive", "split", "fused")
 MAX_GPU_HEAD_DIM = 128
@@ -97,6 +98,7 @@ def check_attention(
         )
     if pattern is None:
         return
+    check_dtype(v_BTKD)
     if pattern.num_heads != num_static:
         raise ValueError(f"the pattern has {pattern.num_heads} heads, but static_heads has {num_static}")
     if cu_seqlens is None:
@@ -111,6 +113,8 @@ def fused_obstacle(
         return "needs live and static heads in the layer"
     if cu_seqlens is not None:
         return "does not take packed documents"
+    if v_BTKD.numel() == 0:
+        return "does not take empty batches"
     if pattern.alpha_HT.requires_grad or pattern.rho_HT.requires_grad:
         return "has no gradient of the pattern"
     if v_BTKD.device.type == "cuda" and v_BTKD.shape[-1] > MAX_GPU_HEAD_DIM:

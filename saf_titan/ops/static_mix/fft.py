@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from saf_titan.ops.pattern import HeadFactors
 
-# elements of the buffer that is transformed at once (1 MiB in fp32), but not fewer channels than fill a cache line
-CHUNK_ELEMENTS = 1 << 18
+# elements of the buffer that is transformed at once (half a MiB in fp32), but not fewer channels than fill a cache line
+CHUNK_ELEMENTS = 1 << 17
 MIN_CHANNELS = 16
 # floats between the rows of a transposed buffer: rows a power of two apart would share one set of the cache
 ROW_GAP = 16

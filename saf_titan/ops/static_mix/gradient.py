@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from saf_titan.ops.pattern import ERROR_LIMIT, PATHS, HeadFactors, StaticPattern, attention_rows
+from saf_titan.ops.certificate import ERROR_LIMIT
+from saf_titan.ops.pattern import PATHS, HeadFactors, StaticPattern, attention_rows
 from saf_titan.ops.static_mix.fft import fft_size, heavy_columns
 
 

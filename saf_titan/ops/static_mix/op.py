@@ -14,6 +14,7 @@ from torch import Tensor
 
 from saf_titan.ops.packing import check_packing, document_bounds
 from saf_titan.ops.pattern import StaticPattern
+from saf_titan.ops.static_mix.band import mix_head_band
 from saf_titan.ops.static_mix.fft import mix_head_fft
 from saf_titan.ops.static_mix.gradient import pattern_gradient
 from saf_titan.ops.static_mix.naive import mix_head_rows
@@ -31,7 +32,7 @@ def static_mix(
     cu_seqlens: int tensor (N + 1,), the bounds 0 .. T of N documents packed into a batch of one; the pattern restarts
         at each, and T_fit limits the longest document instead of T.
     backend: "auto" (on a CPU the certified fast path of each head, see `explain`; on a GPU "triton"), "fft", "fft64",
-        "gemm", "naive" or "triton".
+        "gemm", "band", "naive" or "triton".
     Returns (B, T, H, D), contiguous, in the dtype of v; gradient to v, and to the alpha and rho that the pattern was
     prepared from where they require grad.
 
@@ -48,14 +49,19 @@ def check_values(v_BTHD: Tensor, pattern: StaticPattern, cu_seqlens: Tensor | No
     """ValueError unless the values fit the pattern."""
     if v_BTHD.dim() != 4:
         raise ValueError(f"v must have the shape (batch, time, heads, head dim), but has {tuple(v_BTHD.shape)}")
-    if v_BTHD.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        raise ValueError(f"v must be float32, bfloat16 or float16, but is {v_BTHD.dtype}")
+    check_dtype(v_BTHD)
     if v_BTHD.shape[2] != pattern.num_heads:
         raise ValueError(f"v has {v_BTHD.shape[2]} heads, but the pattern has {pattern.num_heads} static heads")
     if cu_seqlens is None:
         pattern.check_length(v_BTHD.shape[1])
     else:
         check_packing(v_BTHD, cu_seqlens)
+
+
+def check_dtype(v_BTHD: Tensor) -> None:
+    """ValueError unless static mixing takes values of this dtype."""
+    if v_BTHD.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ValueError(f"v must be float32, bfloat16 or float16, but is {v_BTHD.dtype}")
 
 
 @torch.library.custom_op("saf_titan::static_mix", mutates_args=())
@@ -67,12 +73,14 @@ def _static_mix(
     weight_HT: Tensor,
     inv_z_HT: Tensor,
     heavy_HM: Tensor,
+    far_HR: Tensor,
+    reach_H: Tensor,
     error_HP: Tensor,
     cu_seqlens: Tensor | None,
     transpose: bool,
     backend: str,
 ) -> Tensor:
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, error_HP)
+    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, far_HR, reach_H, error_HP)
     y_BTHD = torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
     for start, stop in document_bounds(x_BTHD.shape[1], cu_seqlens):
         pattern.check_length(stop - start)
@@ -112,6 +120,9 @@ def mix_heads(
             mix_head_fft(x_BTD, y_BTD, pattern.head(s, T, torch.float64), transpose)
         elif path == "gemm":
             mix_head_gemm(x_BTD, y_BTD, pattern.head(s, T, torch.float32), transpose)
+        elif path == "band":
+            head = pattern.head(s, T, torch.float32)
+            mix_head_band(x_BTD, y_BTD, head, pattern.far_HR[s], pattern.T_fit, transpose)
         else:
             mix_head_rows(x_BTD, y_BTD, pattern.alpha_HT[s], pattern.rho_HT[s], transpose)
 
@@ -131,10 +142,12 @@ def _pattern_grad(
     weight_HT: Tensor,
     inv_z_HT: Tensor,
     heavy_HM: Tensor,
+    far_HR: Tensor,
+    reach_H: Tensor,
     error_HP: Tensor,
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, error_HP)
+    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, far_HR, reach_H, error_HP)
     documents = document_bounds(v_BTHD.shape[1], cu_seqlens)
     gradients = [pattern_gradient(dy_BTHD[:, a:b], v_BTHD[:, a:b], pattern) for a, b in documents]
     dalphas, drhos = zip(*gradients, strict=True)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from saf_titan.ops.pattern import ERROR_LIMIT, PATHS, StaticPattern
+from saf_titan.ops.certificate import ERROR_LIMIT
+from saf_titan.ops.pattern import PATHS, StaticPattern
 
 BACKENDS = ("auto", *PATHS, "naive", "triton")
 # from this length on the FFT is faster than dense products
 FFT_MIN_LENGTH = 512
+# from this length on a band and exponentials are faster than the FFT
+BAND_MIN_LENGTH = 16384
 
 
 class Choice(NamedTuple):
@@ -33,19 +36,22 @@ def explain(pattern: StaticPattern, T: int | None = None, backend: str = "auto")
 
 def choose_path(errors: dict[str, float], T: int, backend: str = "auto") -> Choice:
     """Path for one head of length T, given the certified error of each fast path."""
-    if backend == "naive":
-        return Choice("naive", "asked for")
+    if backend in ("naive", "triton"):
+        return Choice(backend, "asked for")
     if backend != "auto":
-        if errors[backend] > ERROR_LIMIT:
+        # a bound that is NaN is no bound
+        if not errors[backend] <= ERROR_LIMIT:
             raise ValueError(
                 f"backend {backend!r} is certified to {errors[backend]:.1e} only for this pattern, "
                 f"above {ERROR_LIMIT:.0e}; use backend 'auto', which takes a path that holds"
             )
         return Choice(backend, "asked for")
-    if errors["gemm"] > ERROR_LIMIT:
+    if not errors["gemm"] <= ERROR_LIMIT:
         return Choice("naive", f"weights span more than fp32 holds (certified error {errors['gemm']:.1e})")
     if T < FFT_MIN_LENGTH:
         return Choice("gemm", f"T={T} < {FFT_MIN_LENGTH}")
+    if T >= BAND_MIN_LENGTH and errors["band"] <= ERROR_LIMIT:
+        return Choice("band", f"T={T} >= {BAND_MIN_LENGTH}, certified error {errors['band']:.1e} <= {ERROR_LIMIT:.0e}")
     if errors["fft"] <= ERROR_LIMIT:
         return Choice("fft", f"T={T} >= {FFT_MIN_LENGTH}, certified error {errors['fft']:.1e} <= {ERROR_LIMIT:.0e}")
     if errors["fft64"] <= ERROR_LIMIT:

@@ -39,12 +39,12 @@ def mix_triton(x_BTKD: Tensor, pattern: StaticPattern, kv_index_S: Tensor, trans
     B, T, _, D = x_BTKD.shape
     S = pattern.num_heads
     before_ST, after_ST = (pattern.inv_z_HT, pattern.scale_HT) if transpose else (pattern.scale_HT, pattern.inv_z_HT)
-    strip = make_strip(pattern, T, static_dtype(x_BTKD.dtype))
+    strip, reach_S = make_strip(pattern, T, x_BTKD.dtype)
     xs_STN = prescale(x_BTKD, before_ST, kv_index_S, column_multiple=tiles.columns)
     y_BTSD = torch.empty(B, T, S, D, dtype=x_BTKD.dtype, device=x_BTKD.device)
     num_rows, num_columns = triton.cdiv(T, tiles.rows), xs_STN.shape[2] // tiles.columns
     toeplitz_mm_kernel[(num_rows * num_columns * S,)](
-        strip, xs_STN, after_ST, y_BTSD, T, xs_STN.shape[1], strip.shape[2], xs_STN.shape[2], B * D, S,
+        strip, reach_S, xs_STN, after_ST, y_BTSD, T, xs_STN.shape[1], strip.shape[2], xs_STN.shape[2], B * D, S,
         num_rows, num_columns, after_ST.stride(0), D=D, BM=tiles.rows, BN=tiles.columns, BK=tiles.depth, PAD=STRIP_PAD,
         TRANSPOSE=transpose, PRECISION=dot_precision(x_BTKD.dtype),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages,
@@ -52,12 +52,19 @@ def mix_triton(x_BTKD: Tensor, pattern: StaticPattern, kv_index_S: Tensor, trans
     return y_BTSD
 
 
-def make_strip(pattern: StaticPattern, T: int, dtype: torch.dtype) -> Tensor:
-    """Shifted copies of the weights, strip[s, r, x] = weight[x + r - (STRIP_PAD - 1)], zero outside 0 .. T - 1."""
+def make_strip(pattern: StaticPattern, T: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Shifted copies of the weights for values of a dtype, and the number of lags that they hold, int32 (S,).
+
+    strip[s, r, x] = weight[x + r - (STRIP_PAD - 1)] for lags below the reach of a head, zero elsewhere. At 16 bits the
+    lags beyond the reach of a pattern are below the rounding errors, and loops end there.
+    """
     L = strip_length(T)
-    padded = F.pad(pattern.weight_HT[:, :T], (STRIP_PAD - 1, L + STRIP_COPIES - T - STRIP_PAD + 1))
+    reach_S = pattern.reach_H.clamp(max=T) if dtype.itemsize == 2 else torch.full_like(pattern.reach_H, T)
+    lag = torch.arange(T, device=reach_S.device)
+    weight_ST = pattern.weight_HT[:, :T].masked_fill(lag >= reach_S[:, None], 0.0)
+    padded = F.pad(weight_ST, (STRIP_PAD - 1, L + STRIP_COPIES - T - STRIP_PAD + 1))
     copies = padded.unfold(1, L, 1)[:, :STRIP_COPIES]
-    return copies.to(dtype).contiguous()
+    return copies.to(static_dtype(dtype)).contiguous(), reach_S.to(torch.int32)
 
 
 def prescale(
@@ -102,7 +109,7 @@ def prescale_kernel(
 
 @triton.jit
 def toeplitz_mm_kernel(
-    strip, xs, scale, y, T, rows, L, columns, N, S, num_rows, num_columns, stride_scale,
+    strip, reach, xs, scale, y, T, rows, L, columns, N, S, num_rows, num_columns, stride_scale,
     D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PAD: tl.constexpr, TRANSPOSE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -125,7 +132,7 @@ def toeplitz_mm_kernel(
     p_w = strip + i_s * 8 * L + (o_a % 8)[:, None] * L + (PAD - BM + o_a // 8 * 8)[:, None] + o_b[None, :]
     p_x = xs + i_s * rows * columns + o_key[:, None] * columns + o_n[None, :]
     b_y = tl.full([BM, BN], 0.0, tl.float32)
-    for _ in tl.range(0, (i_m + 1) * BM, BK):
+    for _ in tl.range(0, tl.minimum((i_m + 1) * BM, tl.load(reach + i_s) + BM - 1), BK):
         # [BM, BK], through L1: neighbouring rows overlap
         b_w = tl.load(p_w, cache_modifier=".ca")
         # [BK, BN]

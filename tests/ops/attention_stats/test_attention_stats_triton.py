@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -63,6 +64,16 @@ def test_small_variance_keeps_its_digits(kernels: ModuleType) -> None:
     actual = kernels.attention_stats_triton(q, k, map_size=2)
     torch.testing.assert_close(actual.variance_H, expected.variance_H, rtol=1e-3, atol=0)
     torch.testing.assert_close(actual.kl_H, expected.kl_H, rtol=0, atol=1e-7)
+
+
+def test_non_finite_input_stays_visible_in_its_own_head(kernels: ModuleType) -> None:
+    q, k = queries_and_keys(3, 32, 3, 3, 16)
+    q[1, 5, 2, 0] = torch.nan
+    k[0, 7, 0, 3] = torch.inf
+    with np.errstate(invalid="ignore"):
+        stats = kernels.attention_stats_triton(q, k, map_size=2)
+    assert stats.variance_H.isfinite().tolist() == [False, True, False]
+    assert stats.kl_H.isfinite().tolist() == [False, True, False]
 
 
 def test_rows_of_a_tile_make_up_blocks_of_the_picture() -> None:

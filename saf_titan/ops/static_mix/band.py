@@ -1,0 +1,79 @@
+"""Static mixing of one head by an exact band and decaying states: O(T), for weights that are smooth in the far lags.
+
+Time is cut into chunks. A chunk attends to itself and to the one before by a dense product; everything earlier reaches
+it through R states, one for each exponential of `exponentials.py`.
+Shapes: B batch, T time, D head dim, C length of a chunk, N chunks, R exponentials.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from saf_titan.ops.exponentials import BAND, decays
+from saf_titan.ops.pattern import HeadFactors
+
+# chunks whose states are summed by one product; the sum is carried on to the next chunks
+CARRY_CHUNKS = 64
+
+
+def mix_head_band(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, far_R: Tensor, T_fit: int, transpose: bool) -> None:
+    """Write P x, or P^T x, of one head to y; computed in the dtype of the factors, whatever those of x and y."""
+    before_T, after_T = (head.inv_z_T, head.scale_T) if transpose else (head.scale_T, head.inv_z_T)
+    decay_R = decays(T_fit, far_R.device)
+    for x_TD, y_TD in zip(x_BTD, y_BTD, strict=True):
+        scaled_TD = x_TD.to(before_T.dtype) * before_T[:, None]
+        # the transpose in natural time is the product in reversed time
+        mixed_TD = _convolve(scaled_TD.flip(0) if transpose else scaled_TD, head.weight_T, far_R, decay_R)
+        mixed_TD = mixed_TD.flip(0) if transpose else mixed_TD
+        torch.mul(mixed_TD, after_T[:, None], out=y_TD)
+
+
+def _convolve(x_TD: Tensor, weight_T: Tensor, far_R: Tensor, decay_R: Tensor) -> Tensor:
+    """y[t] = sum_{u<=t} weight[t - u] x[u], far lags by exponentials."""
+    T, D = x_TD.shape
+    C = BAND
+    N = -(-T // C)
+    offset = torch.arange(C, dtype=torch.float64, device=x_TD.device)
+    x_TD = F.pad(x_TD, (0, 0, C, N * C - T))
+    x_NCD = x_TD[C:].view(N, C, D)
+    pairs_NCD = x_TD.unfold(0, 2 * C, C).mT
+    near_NCD = torch.matmul(_near_weights(weight_T), pairs_NCD)
+
+    # a chunk adds decay ** (steps to its end) to the states; a query reads them decay ** (its own offset) later
+    write_RC = (decay_R[:, None] ** (C - 1 - offset)).to(x_TD.dtype)
+    read_CR = (far_R * decay_R ** offset[:, None]).to(x_TD.dtype)
+    states_NRD = _decayed_sums(torch.matmul(write_RC, x_NCD), decay_R**C)
+    # the states that reach a chunk end two chunks before it
+    near_NCD[2:] += torch.matmul(read_CR, states_NRD[:-2])
+    return near_NCD.view(N * C, D)[:T]
+
+
+def _near_weights(weight_T: Tensor) -> Tensor:
+    """Weights of a chunk's queries for the keys of the chunk before and its own, shape (C, 2 C)."""
+    C = BAND
+    lag = C + torch.arange(C, device=weight_T.device)[:, None] - torch.arange(2 * C, device=weight_T.device)
+    # lags that no short sequence has are multiplied with padding only
+    inside = (lag >= 0) & (lag < weight_T.shape[0])
+    return weight_T[lag.clamp(0, weight_T.shape[0] - 1)] * inside
+
+
+def _decayed_sums(added_NRD: Tensor, decay_R: Tensor) -> Tensor:
+    """sums[n] = sum_{m<=n} decay ** (n - m) added[m]."""
+    N = added_NRD.shape[0]
+    step = torch.arange(min(N, CARRY_CHUNKS), dtype=torch.float64, device=added_NRD.device)
+    age = step[:, None] - step
+    powers_RNN = ((decay_R[:, None, None] ** age.clamp(min=0)) * (age >= 0)).to(added_NRD.dtype)
+    carry_RN = (decay_R[:, None] ** (step + 1)).to(added_NRD.dtype)
+    sums_NRD = torch.empty_like(added_NRD)
+    carried_RD: Tensor | None = None
+    for start in range(0, N, CARRY_CHUNKS):
+        block_RND = added_NRD[start : start + CARRY_CHUNKS].transpose(0, 1)
+        n = block_RND.shape[1]
+        block_RND = torch.matmul(powers_RNN[:, :n, :n], block_RND)
+        if carried_RD is not None:
+            block_RND += carry_RN[:, :n, None] * carried_RD[:, None]
+        carried_RD = block_RND[:, -1].clone()
+        sums_NRD[start : start + n] = block_RND.transpose(0, 1)
+    return sums_NRD

@@ -1,0 +1,30 @@
+"""Forwards of a model under watch: hooks that are gone afterwards, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+Batch = TypeVar("Batch")
+
+
+class Watcher(Protocol):
+    """Something that looks at modules while they run."""
+
+    def register(self) -> Iterable[RemovableHandle]:
+        """Hook into the modules."""
+
+
+def run_watched(watchers: Sequence[Watcher], batches: Sequence[Batch], forward: Callable[[Batch], object]) -> None:
+    """One forward of each batch, without gradients, with the watchers' hooks in place."""
+    handles = [handle for watcher in watchers for handle in watcher.register()]
+    try:
+        with torch.no_grad():
+            for batch in batches:
+                forward(batch)
+    finally:
+        for handle in handles:
+            handle.remove()

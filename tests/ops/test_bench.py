@@ -1,0 +1,84 @@
+"""The benchmark runner: no figure without passing tests, alternatives in turns, shares of the ceiling."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
+import registry
+import run
+import timing
+from model import Decoder, Size, Update, scaled, spread_heads
+
+TINY = Size(layers=2, width=32, heads=4, vocabulary=128)
+CPU = torch.device("cpu")
+
+
+def test_nothing_is_timed_while_tests_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def measure(*_: object) -> None:
+        raise AssertionError("timed in spite of failing tests")
+
+    monkeypatch.setattr(run, "tests_pass", lambda tests: False)
+    monkeypatch.setattr(run, "measure", measure)
+    monkeypatch.setattr(sys, "argv", ["run.py", "static_mix", "--suite", "cpu-quick"])
+    assert run.main() == 1
+    assert capsys.readouterr().out == ""
+
+
+def test_the_gate_runs_the_tests(tmp_path: Path) -> None:
+    for name, body in (("pass", "True"), ("fail", "False")):
+        (tmp_path / f"test_{name}.py").write_text(f"def test_it() -> None:\n    assert {body}\n")
+    assert run.tests_pass((str(tmp_path / "test_pass.py"),))
+    assert not run.tests_pass((str(tmp_path / "test_fail.py"),))
+
+
+def test_alternatives_take_turns_and_change_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_repeats", lambda run, now: 1)
+    monkeypatch.setattr(timing, "MIN_SECONDS", 0.0)
+    order: list[str] = []
+    timings = timing.time_interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, CPU, rounds=4)
+    assert "".join(order) == "abbaabba"
+    assert timings["a"].runs == 4
+
+
+def test_share_of_the_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"ordinary": 10.0, "25% static": 8.5, "25% ceiling": 8.0}
+    timings = {name: timing.Timing(s, 0.0, 1, None) for name, s in seconds.items()}
+    monkeypatch.setattr(run, "time_interleaved", lambda *_: timings)
+    benchmark = registry.Benchmark("update", (), {}, lambda shape, device: {}, registry.CEILINGS)
+    record = run.measure(benchmark, {"T": 4}, CPU, 1, "wall")
+    assert [row["of_ceiling"] for row in record["rows"]] == [None, pytest.approx(0.75), None]
+    assert record["rows"][1]["ratio"] == pytest.approx(10 / 8.5)
+
+
+def test_every_benchmark_builds_what_it_says() -> None:
+    shape = {"B": 1, "T": 16, "D": 8, "H": 4, "dtype": "float32", "size": TINY, "layers": 1, "shares": (0.25,)}
+    for benchmark in registry.BENCHMARKS:
+        runs = benchmark.build(shape | {"attention": "flash"}, CPU)
+        assert len(runs) >= 2
+        for alternative in runs.values():
+            alternative()
+
+
+def test_decoders_differ_in_their_attention_alone() -> None:
+    tokens = torch.randint(TINY.vocabulary, (1, 16), generator=torch.Generator().manual_seed(0))
+    losses, shapes = {}, {}
+    for share in (0.0, 0.5):
+        torch.manual_seed(0)
+        model = Decoder(TINY, 16, share)
+        shapes[share] = [parameter.shape for parameter in model.parameters()]
+        update = Update(model, tokens, low_precision=False)
+        losses[share] = [float(update()) for _ in range(3)]
+        assert losses[share][2] < losses[share][0]
+    assert losses[0.0][0] != losses[0.5][0]
+    assert shapes[0.0] == shapes[0.5]
+
+
+def test_sizes() -> None:
+    assert scaled(Size(12, 768, 12, 50_304), 2) == Size(2, 768, 12, 8384)
+    assert spread_heads(12, 0.25) == (0, 4, 8)
+    assert spread_heads(12, 0.0) == ()
