@@ -1,14 +1,17 @@
 """Byte-pair tokenizers with ids identical to tiktoken's."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from rust_data import _native
 from rust_data.threads import num_threads
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 BUNDLED = ("gpt2", "r50k_base")
@@ -79,6 +82,9 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Sequence[int] | NDArray[Any]) -> bytes:
         """The bytes that `ids` spell; ValueError names an id that is not in the vocabulary."""
+        # here, so that the command line tools start without it
+        import numpy as np
+
         array = np.asarray(ids)
         if array.size and (array.min() < 0 or array.max() >= self.vocab_size):
             bad = array[(array < 0) | (array >= self.vocab_size)][0]

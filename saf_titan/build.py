@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # first: it must precede every other torchtitan module
-from saf_titan import compat  # noqa: F401  # isort: skip
+from saf_titan import compat  # isort: skip
 
 from dataclasses import replace
 from pathlib import Path
@@ -125,6 +125,8 @@ def _optimizer(run: RunConfig) -> CircuitOptimizers.Config:
     if optimizer.name == "SGD" and implementation == "fused":
         # torch's fused SGD has no sharding strategy for DTensors
         implementation = "foreach"
+    if implementation == "fused_opt_states_bf16" and compat.is_cpu():
+        raise ValueError('optimizer.implementation = "fused_opt_states_bf16" needs a GPU; use "fused" on a CPU')
     first_and_last = run.circuits.layers
     return CircuitOptimizers.Config(
         name=optimizer.name,

@@ -12,10 +12,10 @@ from torch import nn
 from torchtitan.components.checkpointer.utils import canonical_fqn
 
 from saf_titan.circuits.groups import QK, ParameterGroup, parameter_groups
-from saf_titan.config import RunConfig, to_toml
+from saf_titan.config import ConfigError, Problem, RunConfig, check_world_size, to_toml
+from saf_titan.head_count import head_count
 from saf_titan.models import model_spec
 from saf_titan.models.flops import training_flops_per_token
-from saf_titan.saf.select import head_count
 
 _GIB = 1024**3
 
@@ -31,7 +31,8 @@ def describe(run: RunConfig) -> str:
         split_qk=run.scales_qk,
         qk_layers=(first_and_last[0], first_and_last[1]) if first_and_last else None,
     )
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    world_size = _world_size()
+    check_world_size(run, world_size)
     blocks = [
         ("Configuration", to_toml(run).rstrip().splitlines()),
         ("Model", _model_lines(run, model)),
@@ -42,6 +43,13 @@ def describe(run: RunConfig) -> str:
         (f"Memory per rank of {world_size} (estimate)", _memory_lines(run, model, world_size)),
     ]
     return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in blocks)
+
+
+def _world_size() -> int:
+    text = os.environ.get("WORLD_SIZE", "1")
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigError([Problem("environment", "WORLD_SIZE", text, "must be a number of ranks, 1 or more")])
+    return int(text)
 
 
 def _model_lines(run: RunConfig, model: nn.Module) -> list[str]:
@@ -69,11 +77,7 @@ def _token_lines(run: RunConfig, world_size: int) -> list[str]:
     local = training.local_batch_size * world_size
     sequences = training.global_batch_size if training.global_batch_size > 0 else local
     tokens = sequences * training.seq_len
-    accumulation = (
-        f"{sequences // local} microbatches of {training.local_batch_size} x {world_size} ranks"
-        if sequences % local == 0
-        else f"not divisible by local_batch_size x {world_size} ranks = {local}: choose another number of ranks"
-    )
+    accumulation = f"{sequences // local} microbatches of {training.local_batch_size} x {world_size} ranks"
     return [
         f"{sequences} sequences of {training.seq_len:,} = {tokens:,} tokens per step; {accumulation}",
         f"{tokens * training.steps:,} tokens in {training.steps:,} steps from {run.data.path}",
@@ -82,10 +86,10 @@ def _token_lines(run: RunConfig, world_size: int) -> list[str]:
 
 def _schedule_lines(run: RunConfig) -> list[str]:
     schedule, circuits = run.lr_scheduler, run.circuits
-    lines = [
-        f"warm-up over {schedule.warmup_steps:,} of {run.schedule_steps:,} steps, peak {run.optimizer.lr:g}, "
-        f"{schedule.decay_type} decay to {run.optimizer.lr * schedule.min_lr_factor:g}"
-    ]
+    lines = [f"warm-up over {schedule.warmup_steps:,} of {run.schedule_steps:,} steps, peak {run.optimizer.lr:g}"]
+    if schedule.decay_ratio:
+        share = f" over the last {schedule.decay_ratio:.0%}" if schedule.decay_ratio < 1 else ""
+        lines.append(f"{schedule.decay_type} decay{share} to {run.optimizer.lr * schedule.min_lr_factor:g}")
     if run.scales_qk:
         lines.append(f"QK circuit: {circuits.qk_lr_schedule}, factor {circuits.qk_lr_ratio:g} at the start")
     return lines
@@ -96,11 +100,20 @@ def _freeze_lines(run: RunConfig) -> list[str]:
         return ["none ([saf] enable = false)"]
     num_heads = run.shape.num_layers * run.shape.num_heads
     count = head_count(num_heads, run.saf.rate, run.saf.rounding)
-    return [
-        f"after step {run.freeze_step:,}: {count} of {num_heads} heads become static (rate {run.saf.rate:g}, selector "
+    when = {
+        "once": f"after step {run.freeze_step:,}",
+        "ramp": f"every {run.saf.interval:,} steps from {run.freeze_step:,}, for {run.saf.ramp_steps:,} steps",
+        "loss_budget": f"every {run.saf.interval:,} steps from {run.freeze_step:,}, {run.saf.increment:.1%} at a time "
+        f"while the held-out loss rises by less than {run.saf.loss_budget:.1%} in all, up to",
+    }[run.saf.schedule]
+    lines = [
+        f"{when}: {count} of {num_heads} heads become static (rate {run.saf.rate:g}, selector "
         f"{run.saf.selector}, content {run.saf.content})",
         f"calibrated on {run.saf.calibration_sequences} held-out sequences",
     ]
+    if run.saf.matched_seconds:
+        lines.append(f"the run ends after {run.saf.matched_seconds:g} s instead of {run.training.steps:,} steps")
+    return lines
 
 
 def _memory_lines(run: RunConfig, model: nn.Module, world_size: int) -> list[str]:

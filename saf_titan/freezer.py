@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 
 from saf_titan.config import RunConfig
 from saf_titan.config.own_sections import SafSection
+from saf_titan.head_count import head_count
 from saf_titan.layers.attention import SAFAttention
 from saf_titan.saf import container
 from saf_titan.saf.calibrate import calibrate
@@ -122,7 +123,11 @@ class Freezer(Generic[Batch]):
         """Share of heads to make static now, after ``step`` steps; None if nothing is due."""
         if not self._settings.enable:
             return None
-        return self._schedule.next_rate(step, self.plan.rate if self.plan is not None else 0.0)
+        rate = self._schedule.next_rate(step, self.plan.rate if self.plan is not None else 0.0)
+        # a small step of a ramp may not add a whole head
+        if rate is None or head_count(self.num_heads, rate, self._settings.rounding) <= self.num_static_heads:
+            return None
+        return rate
 
     def restore(self, plan: StaticPlan) -> None:
         """Install the plan of a checkpoint, before its weights are loaded."""
@@ -175,7 +180,7 @@ class Freezer(Generic[Batch]):
         losses = None
         if before is not None:
             losses = before, self._held_out_loss(data.batches)
-            if not self._schedule.judge(*losses):
+            if not self._schedule.judge(step, *losses):
                 for overwritten in reversed(changed):
                     overwritten.restore()
                 install(self.attentions, self.plan)

@@ -33,6 +33,8 @@ class RunMetrics(MetricsProcessor):
         super().__init__(config, dump_folder=dump_folder, **kwargs)
         self._total_steps = config.total_steps
         self._path = Path(dump_folder) / METRICS_FILE if torch.distributed.get_rank() == 0 else None
+        if self._path is not None:
+            end_last_line(self._path)
         self._step_start: float | None = None
         self._seconds = 0.0
         self._num_steps = 0
@@ -43,6 +45,9 @@ class RunMetrics(MetricsProcessor):
         self.num_static_heads = 0
         self.validation_phase = "scheduled"
         self.last_validated_step = 0
+
+    def should_log(self, step: int) -> bool:
+        return super().should_log(step) or step == self._total_steps
 
     def begin_step(self) -> None:
         """Start the clock of an optimizer step."""
@@ -66,7 +71,9 @@ class RunMetrics(MetricsProcessor):
         extra_metrics: dict[str, Any] | None = None,
     ) -> None:
         self.end_step()
-        extra = dict(extra_metrics or {})
+        # torchtitan adds up what each rank remembers, which is wrong after a change of their number
+        num_tokens = step * self.tokens_per_step
+        extra = {**(extra_metrics or {}), "n_tokens_seen": num_tokens}
         memory = self.device_memory_monitor.get_peak_stats()
         step_seconds = self._seconds / self._num_steps
         tokens_per_second = self.tokens_per_step / step_seconds
@@ -99,7 +106,7 @@ class RunMetrics(MetricsProcessor):
             grad_norm=grad_norm,
             tokens_per_second=tokens_per_second,
             step_seconds=step_seconds,
-            tokens=extra.get("n_tokens_seen"),
+            tokens=num_tokens,
             static_heads=self.num_static_heads,
             tflops=tflops,
             **rates,
@@ -132,6 +139,15 @@ class RunMetrics(MetricsProcessor):
         self.data_loading_times.clear()
         self.time_last_log = time.perf_counter()
         self.device_memory_monitor.reset_peak_stats()
+
+
+def end_last_line(path: Path) -> None:
+    """End a line that a killed process or a full disk cut short, so that it spoils none that follows."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        if file.seek(0, 2) and (file.seek(-1, 2), file.read(1))[1] != b"\n":
+            file.write(b"\n")
 
 
 def _rates(rates: dict[str, float]) -> str:

@@ -6,13 +6,16 @@ weights are loaded, else the run would go on, silently, with ordinary attention.
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch.distributed.checkpoint as dcp
 
+from saf_titan.config import RunConfig
 from saf_titan.saf.plan import StaticPlan
 
 PLAN_KEY = "saf_plan"
@@ -22,51 +25,107 @@ STATE_KEY = "saf_state"
 """Key of what the schedule and the selector must remember; absent where that is nothing."""
 
 
+MODEL_KEY = "saf_model"
+"""Key of what the weights alone do not tell of a model; absent in checkpoints of stock torchtitan."""
+
+
 @dataclass(frozen=True)
 class SavedFreeze:
-    """What a checkpoint knows about static heads."""
+    """What a checkpoint knows about static heads, and of which model."""
 
     plan: StaticPlan | None = None
     state: bytes | None = None
     """``Freezer.state()``; None if the checkpoint has none."""
+    model: str | None = None
+    """``model_identity()`` of the run that wrote it."""
+
+
+def model_identity(run: RunConfig) -> str:
+    """The sizes and constants that make weights a model, as JSON."""
+    model, shape = run.model, run.shape
+    return json.dumps(
+        {
+            "family": model.family,
+            "position": model.position,
+            "num_layers": shape.num_layers,
+            "num_heads": shape.num_heads,
+            "dim": shape.dim,
+            "vocab_size": model.vocab_size,
+            "rope_theta": model.rope_theta,
+            "norm_eps": model.norm_eps,
+        },
+        sort_keys=True,
+    )
+
+
+def require_same_model(saved: str, built: str, *, source: str) -> None:
+    """Raise ValueError, naming each difference, unless two identities are equal."""
+    then, now = json.loads(saved), json.loads(built)
+    changes = [f"model.{key} was {then.get(key)} and is {now[key]}" for key in now if then.get(key) != now[key]]
+    if changes:
+        raise ValueError(
+            f"{source} is of another model: {'; '.join(changes)}; go on with the old values, or start a new run in "
+            f"another dump_folder"
+        )
 
 
 def find_checkpoint(folder: Path, *, load_step: int = -1, initial_load_path: str | None = None) -> Path | None:
-    """The checkpoint that torchtitan's manager will load, by the same rules: complete folders only, newest first."""
-    if load_step != -1:
-        return folder / f"step-{load_step}"
+    """The checkpoint that torchtitan's manager will load, by the same rules: complete folders only, newest first.
+
+    Raises ValueError if ``load_step`` is not the newest: the run would overwrite later checkpoints one by one, and a
+    restart would go on from one of the old course.
+    """
     steps = [
         int(match[1])
         for entry in (folder.iterdir() if folder.is_dir() else ())
         # the metadata is written last: without it the checkpoint is unfinished
         if (match := re.fullmatch(r"step-(\d+)", entry.name)) and (entry / ".metadata").is_file()
     ]
-    if steps:
-        return folder / f"step-{max(steps)}"
+    newest = max(steps, default=-1)
+    if load_step != -1:
+        if load_step < newest:
+            raise ValueError(
+                f"checkpoint.load_step = {load_step}, but {folder} holds step {newest} of the same run; remove the "
+                f"later checkpoints, or branch off: a new dump_folder with --checkpoint.initial_load_path "
+                f"{folder / f'step-{load_step}'}"
+            )
+        return folder / f"step-{load_step}"
+    if newest >= 0:
+        return folder / f"step-{newest}"
     return Path(initial_load_path) if initial_load_path else None
 
 
 def read_freeze(checkpoint: Path) -> SavedFreeze:
     """The plan and the state in ``checkpoint``.
 
-    Needs no process group. Raises ValueError if the folder holds no complete checkpoint or a damaged plan.
+    Needs no process group. Raises ValueError if the folder holds no complete checkpoint or a damaged one.
     """
     if not (checkpoint / ".metadata").is_file():
         raise ValueError(
-            f"checkpoint {checkpoint} is missing or unfinished (it has no .metadata); choose another step with "
-            f"checkpoint.load_step or remove the folder"
+            f"{checkpoint} is no complete checkpoint (it has no .metadata): give the step-N folder of one, by "
+            f"checkpoint.load_step or checkpoint.initial_load_path"
         )
-    keys = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
-    present = {key: b"" for key in (PLAN_KEY, STATE_KEY) if f"train_state.{key}" in keys}
-    if not present:
-        return SavedFreeze()
-    state = {"train_state": present}
-    with warnings.catch_warnings():
-        # one process reads two keys on purpose
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-        dcp.load(state, checkpoint_id=checkpoint, no_dist=True)
-    loaded = state["train_state"]
+    try:
+        loaded = _read_train_state(checkpoint, (PLAN_KEY, STATE_KEY, MODEL_KEY))
+    except Exception as error:  # pickle, zip and torch each have errors of their own for a cut or overwritten file
+        raise ValueError(
+            f"{checkpoint} is damaged ({type(error).__name__}: {error}); remove it to go on from an older one"
+        ) from error
     plan = None
     if PLAN_KEY in loaded:
         plan = StaticPlan.from_bytes(loaded[PLAN_KEY], source=f"the plan in {checkpoint}")
-    return SavedFreeze(plan=plan, state=loaded.get(STATE_KEY))
+    return SavedFreeze(plan=plan, state=loaded.get(STATE_KEY), model=loaded.get(MODEL_KEY))
+
+
+def _read_train_state(checkpoint: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+    """Those of ``keys`` that the trainer's section of a checkpoint has."""
+    present = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    state: dict[str, dict[str, Any]] = {
+        "train_state": {key: None for key in keys if f"train_state.{key}" in present},
+    }
+    if state["train_state"]:
+        with warnings.catch_warnings():
+            # one process reads a few keys on purpose
+            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+            dcp.load(state, checkpoint_id=checkpoint, no_dist=True)
+    return state["train_state"]

@@ -35,7 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if dry_run:
         from saf_titan.dry_run import describe
 
-        print(describe(run))
+        try:
+            print(describe(run))
+        except ConfigError as error:
+            print(error, file=sys.stderr)
+            return USER_ERROR
         return 0
     from saf_titan.launch import launch
 

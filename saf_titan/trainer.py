@@ -25,7 +25,16 @@ from saf_titan.config import RunConfig, to_toml
 from saf_titan.data.loader import ShardLoader
 from saf_titan.freezer import CalibrationData, Freezer, FreezeResult, freeze_schedule
 from saf_titan.metrics import RunMetrics
-from saf_titan.resume import PLAN_KEY, STATE_KEY, SavedFreeze, find_checkpoint, read_freeze
+from saf_titan.resume import (
+    MODEL_KEY,
+    PLAN_KEY,
+    STATE_KEY,
+    SavedFreeze,
+    find_checkpoint,
+    model_identity,
+    read_freeze,
+    require_same_model,
+)
 from saf_titan.stop import StopRequest
 from saf_titan.time_budget import TimeBudget
 
@@ -56,6 +65,9 @@ class SAFTrainer(Trainer):
         self._folder = Path(config.dump_folder)
         checkpoint = self._checkpoint_to_load(config)
         self._saved = read_freeze(checkpoint) if checkpoint is not None else SavedFreeze()
+        self._model_identity = model_identity(config.run)
+        if self._saved.model is not None:
+            require_same_model(self._saved.model, self._model_identity, source=str(checkpoint))
         super().__init__(config)
         self.stopped_early = False
         self._started = False
@@ -133,10 +145,12 @@ class SAFTrainer(Trainer):
         state = super().state_dict()
         if self.freezer.plan is not None:
             state[PLAN_KEY] = self.freezer.plan.to_bytes()
-        # before the start torchtitan asks in order to load: then the checkpoint decides whether there is a state
+        # before the start torchtitan asks in order to load: then the checkpoint decides what there is
         freeze_state = self.freezer.state() if self._started else self._saved.state
         if freeze_state is not None:
             state[STATE_KEY] = freeze_state
+        if self._started or self._saved.model is not None:
+            state[MODEL_KEY] = self._model_identity
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -193,15 +207,10 @@ class SAFTrainer(Trainer):
     def _calibration_loader(self) -> ShardLoader:
         """Held-out windows for calibration: a loader whose first batch is this rank's share of the sequences.
 
-        Raises ValueError if there are too few windows, or the ranks cannot share them evenly.
+        Raises ValueError if there are too few windows.
         """
         saf, training = self._run.saf, self.config.training
         world_size, rank = self._batch_world()
-        if saf.calibration_sequences % world_size:
-            raise ValueError(
-                f"saf.calibration_sequences = {saf.calibration_sequences} cannot be shared by {world_size} ranks; "
-                f"choose a multiple of {world_size}"
-            )
         loader = replace(
             self.config.dataloader, split="calibration", seed=saf.calibration_seed, shuffle=True, verify=False
         ).build(
@@ -297,7 +306,10 @@ class SAFTrainer(Trainer):
         if not checkpoint.enable or self.step == 0:
             return
         self.checkpointer.maybe_wait_for_saving()
-        if not (self._folder / checkpoint.folder / f"step-{self.step}" / ".metadata").is_file():
+        metadata = self._folder / checkpoint.folder / f"step-{self.step}" / ".metadata"
+        # one rank looks for all: on a network file system they may see different things
+        (is_saved,) = self._stop.maximum(float(dist.get_rank() == 0 and metadata.is_file()))
+        if not is_saved:
             self.checkpointer.save(self.step, last_step=True)
 
     @contextmanager
@@ -305,7 +317,10 @@ class SAFTrainer(Trainer):
         """torchtitan's limit after the first step (100 s by default) is too short for a freeze."""
         set_pg_timeouts(timedelta(seconds=seconds), self.parallel_dims)
         yield
-        set_pg_timeouts(timedelta(seconds=self.config.comm.train_timeout_seconds), self.parallel_dims)
+        comm = self.config.comm
+        # before the first step of this process the longer limit is in force: it may still have to compile
+        in_force = comm.train_timeout_seconds if self._last_update_seconds else comm.init_timeout_seconds
+        set_pg_timeouts(timedelta(seconds=in_force), self.parallel_dims)
 
     def _batch_world(self) -> tuple[int, int]:
         """Number of ranks that read different data, and this rank's number among them."""

@@ -7,8 +7,6 @@ if [ ! -f data/sample_edu/manifest.json ]; then
     python -m rust_data.tokenize sample:edu --out data/sample_edu --val-tokens 100K
 fi
 
-SAF_TITAN_DEVICE=cpu torchrun --nproc_per_node 2 --local-ranks-filter 0 \
+# one thread a process: there are two processes and maybe no more than two cores
+SAF_TITAN_DEVICE=cpu OMP_NUM_THREADS=1 torchrun --nproc_per_node 2 --local-ranks-filter 0 \
     -m saf_titan.train --config configs/debug_cpu.toml "$@"
-
-echo
-echo "Report: outputs/debug_cpu/report.html"

@@ -21,4 +21,5 @@ cargo test --quiet
 
 echo "== Python"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-python -m pytest "$@"
+# two workers; a file stays on one of them, for the runs its tests share
+python -m pytest --numprocesses 2 --dist loadfile "$@"

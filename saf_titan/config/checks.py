@@ -9,6 +9,7 @@ from saf_titan.config.host_sections import CheckpointSection
 from saf_titan.config.own_sections import CircuitsSection, ModelSection
 from saf_titan.config.schema import RunConfig
 from saf_titan.config.shapes import SHAPES
+from saf_titan.head_count import head_count
 
 
 class Conflict(NamedTuple):
@@ -220,7 +221,13 @@ def _frozen_heads(config: RunConfig) -> Iterator[Conflict]:
     total = shape.num_layers * shape.num_heads
     open_layers = shape.num_layers - len(set(saf.exclude_layers))
     available = open_layers * min(saf.max_per_layer or shape.num_heads, shape.num_heads)
-    wanted = int(saf.rate * total)
+    wanted = head_count(total, saf.rate, saf.rounding)
+    if wanted == 0:
+        yield Conflict(
+            ("saf.rate", "saf.enable"),
+            f"means none of the {total} heads; raise it, or set saf.enable = false",
+        )
+    yield from _listed_heads(config, wanted)
     if wanted > available and saf.on_shortfall == "error":
         yield Conflict(
             ("saf.rate", "saf.exclude_layers", "saf.max_per_layer", "model.flavor"),
@@ -231,8 +238,9 @@ def _frozen_heads(config: RunConfig) -> Iterator[Conflict]:
 
 def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
     saf, shape = config.saf, config.shape
-    if saf.rate == 0:
-        yield Conflict(("saf.rate", "saf.enable"), "would freeze nothing; set saf.enable = false instead")
+    total = shape.num_layers * shape.num_heads
+    if saf.schedule == "loss_budget" and head_count(total, saf.increment, saf.rounding) == 0:
+        yield Conflict(("saf.increment",), f"means none of the {total} heads; raise it to {1 / total:g} or more")
     if saf.schedule == "ramp" and config.freeze_step + saf.ramp_steps >= config.training.steps:
         yield Conflict(
             ("saf.ramp_steps", "saf.step", "saf.fraction", "training.steps"),
@@ -242,8 +250,18 @@ def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
     for name, value in (("pattern_lr", saf.pattern_lr), ("compensate", saf.compensate)):
         if value and saf.content == "prune":
             yield Conflict((f"saf.{name}", "saf.content"), 'needs patterns, and saf.content = "prune" has none')
+    if saf.pattern_lr and config.training.cuda_graphs:
+        yield Conflict(
+            ("saf.pattern_lr", "training.cuda_graphs"),
+            "changes patterns at every step, which a captured graph does not see; set training.cuda_graphs = false",
+        )
+
+
+def _listed_heads(config: RunConfig, wanted: int) -> Iterator[Conflict]:
+    saf, shape = config.saf, config.shape
     if (saf.selector == "list") != bool(saf.heads):
         yield Conflict(("saf.heads", "saf.selector"), 'and saf.selector = "list" belong together; give both or neither')
+        return
     for name in saf.heads:
         match = re.fullmatch(r"L(\d+)H(\d+)", name)
         if match is None or int(match[1]) >= shape.num_layers or int(match[2]) >= shape.num_heads:
@@ -253,6 +271,19 @@ def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
                 f"{shape.num_layers - 1} and heads 0 to {shape.num_heads - 1}",
             )
             return
+        if int(match[1]) in saf.exclude_layers:
+            yield Conflict(
+                ("saf.heads", "saf.exclude_layers"), f'holds "{name}", whose layer saf.exclude_layers excludes'
+            )
+    if len(set(saf.heads)) < len(saf.heads):
+        yield Conflict(("saf.heads",), "holds a head twice")
+    elif saf.heads and len(saf.heads) != wanted:
+        yield Conflict(
+            ("saf.heads", "saf.rate"),
+            f"holds {len(saf.heads)} heads, and saf.rate = {saf.rate:g} asks for {wanted}; make them agree",
+        )
+    if saf.heads and saf.schedule != "once":
+        yield Conflict(("saf.heads", "saf.schedule"), 'is for one freeze; set saf.schedule = "once"')
 
 
 def check_world_size(config: RunConfig, world_size: int) -> None:
@@ -287,6 +318,26 @@ def check_world_size(config: RunConfig, world_size: int) -> None:
             size,
             f"must be a multiple of training.local_batch_size x data-parallel ranks = "
             f"{config.training.local_batch_size} x {data_parallel} = {per_round}",
+        )
+    if config.saf.enable:
+        _check_calibration(config, data_parallel)
+
+
+def _check_calibration(config: RunConfig, data_parallel: int) -> None:
+    saf = config.saf
+    share, rest = divmod(saf.calibration_sequences, data_parallel)
+    if rest:
+        raise _world_error(
+            "saf.calibration_sequences",
+            saf.calibration_sequences,
+            f"cannot be shared by {data_parallel} data-parallel ranks; choose a multiple of {data_parallel}",
+        )
+    if saf.compensate and share <= config.calibration_batch_size:
+        raise _world_error(
+            "saf.calibration_batch_size",
+            config.calibration_batch_size,
+            f"makes one batch of a rank's {share} calibration sequences, and saf.compensate needs a second one to "
+            "measure on; lower it, or raise saf.calibration_sequences",
         )
 
 

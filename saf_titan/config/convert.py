@@ -80,14 +80,15 @@ def describe(hint: Any) -> str:
     if origin is Annotated:
         return f"{_WORDS[args[0]]}, {args[1]}"
     if origin is Literal:
-        return "one of " + ", ".join(map(to_toml_value, args))
+        return f"one of {_choices(hint)}"
     if origin is tuple:
-        return (
-            "a list of whole numbers"
-            if args[0] is int
-            else f"a list out of {', '.join(map(to_toml_value, get_args(args[0])))}"
-        )
+        items = {int: "whole numbers", str: "strings"}
+        return f"a list of {items[args[0]]}" if args[0] in items else f"a list out of {_choices(args[0])}"
     return _WORDS[hint]
+
+
+def _choices(literal: Any) -> str:
+    return ", ".join(map(to_toml_value, get_args(literal)))
 
 
 def takes_text(hint: Any) -> bool:

@@ -84,7 +84,8 @@ class ValidatorSection:
     freq: Annotated[int, POSITIVE] = 500
     """Steps between two validations."""
     steps: Annotated[int, Range(low=1, also=(-1,))] = 16
-    """Batches of one validation, always the same ones. -1: the whole half."""
+    """Batches of one validation, of training.local_batch_size sequences a rank, always the same ones on as many ranks.
+    -1: the whole half."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

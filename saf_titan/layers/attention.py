@@ -82,7 +82,8 @@ class MixedAttention(Module):
             static_heads=self.static_heads_S,
             pattern=pattern,
             scale=scale,
-            backend=self.backend,
+            # a named back end is for layers with both kinds of heads; others have only one way
+            backend=self.backend if self.static_heads and self.live_heads_U.numel() else "auto",
         )
 
 

@@ -15,12 +15,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from saf_titan.head_count import Rounding, head_count
 from saf_titan.ops.pattern import PATHS, prepare_pattern
 from saf_titan.saf.calibration import Calibration
 from saf_titan.saf.contents import CONTENTS, content_parameters
 from saf_titan.saf.fit import FitMethod, compact_kl, fit_compact
 from saf_titan.saf.plan import SkippedHead, StaticHead, StaticPlan
-from saf_titan.saf.select import Head, Rounding, head_count, rank_heads, scores
+from saf_titan.saf.select import Head, rank_heads, scores
 
 logger = logging.getLogger(__name__)
 

@@ -99,10 +99,15 @@ class StaticPlan:
     def extended_by(self, later: StaticPlan) -> StaticPlan:
         """The plan after a later event added heads to this one (a ramp): everything but the heads is the later's.
 
-        Raises ValueError if the fits differ in length or a head is in both.
+        Raises ValueError if the fits differ in length, the contents differ, or a head is in both.
         """
         if self.T_fit != later.T_fit:
             raise ValueError(f"plans fitted to lengths {self.T_fit} and {later.T_fit} cannot be joined")
+        if self.content != later.content:
+            raise ValueError(
+                f"plans of content {self.content!r} and {later.content!r} cannot be joined; keep "
+                f"saf.content = {self.content!r}"
+            )
         heads = tuple(sorted(self.heads + later.heads, key=lambda head: (head.layer, head.head)))
         return dataclasses.replace(later, heads=heads)
 

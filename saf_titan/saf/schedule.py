@@ -22,11 +22,13 @@ class Schedule(Protocol):
     def next_rate(self, step: int, rate: float) -> float | None:
         """The share of heads to make static now, after `step` steps; None if nothing is due.
 
+        Asking changes nothing: a checkpoint may be written, and resumed from, between the question and the freeze.
+
         rate: `StaticPlan.rate` of the plan so far, 0 without one: the rate that was asked for. The share that is
             static may be smaller, by rounding or a shortfall, and must not ask for the same freeze again.
         """
 
-    def judge(self, loss_before: float, loss_after: float) -> bool:
+    def judge(self, step: int, loss_before: float, loss_after: float) -> bool:
         """True if the freeze just made stays, False if it must be undone."""
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -53,7 +55,7 @@ class FixedSchedule:
         due = [event_rate for event_step, event_rate in self.events if event_step <= step]
         return due[-1] if due and due[-1] > rate else None
 
-    def judge(self, loss_before: float, loss_after: float) -> bool:
+    def judge(self, step: int, loss_before: float, loss_after: float) -> bool:
         return True
 
     def state_dict(self) -> dict[str, Any]:
@@ -123,13 +125,13 @@ class LossBudgetSchedule:
         again = self.last_step is not None and step >= self.last_step + config.interval
         if not (first or again) or self.failures >= config.max_failures or rate >= config.max_rate:
             return None
-        self.last_step = step
         return min(rate + self.increment, config.max_rate)
 
-    def judge(self, loss_before: float, loss_after: float) -> bool:
+    def judge(self, step: int, loss_before: float, loss_after: float) -> bool:
         """Raises ValueError for losses that are not positive and finite."""
         if not (0 < loss_before < math.inf and 0 < loss_after < math.inf):
             raise ValueError(f"held-out losses must be positive and finite, got {loss_before} and {loss_after}")
+        self.last_step = step
         damage = max(math.log(loss_after / loss_before), 0.0)
         if self.spent + damage > math.log1p(self.config.budget):
             self.failures += 1

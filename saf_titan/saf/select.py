@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from saf_titan.saf.calibration import Calibration
 
-Rounding = Literal["round", "floor"]
 Head = tuple[int, int]
 """(layer, head)."""
 
@@ -50,16 +48,6 @@ def rank_heads(scores_LH: Tensor, *, exclude_layers: Collection[int] = ()) -> li
         (layer, head) for layer, head in heads if layer not in exclude_layers and not math.isnan(table[layer][head])
     ]
     return sorted(candidates, key=lambda head: (table[head[0]][head[1]], head))
-
-
-def head_count(total: int, rate: float, rounding: Rounding = "round") -> int:
-    """How many of `total` heads a rate in [0, 1] means, halves rounded up; "floor" rounds down, as published."""
-    if not 0 <= rate <= 1:
-        raise ValueError(f"the rate of static heads must be in [0, 1], got {rate}")
-    if rounding not in ("round", "floor"):
-        raise ValueError(f"unknown rounding {rounding!r}: choose round or floor")
-    # a product like 0.29 * 100 = 28.999... means 29 heads
-    return math.floor(rate * total + (0.5 if rounding == "round" else 0) + 1e-9)
 
 
 def parse_heads(text: str) -> list[Head]:

@@ -1,7 +1,8 @@
 """The engines that rust_data_tokenize.py compares, each run in a process of its own.
 
-In memory: `encoder(name, threads)` gives a function from texts to one array of ids, without separators.
-End to end: `pipeline(name, parquet, out, threads)` writes uint16 tokens, one end-of-text token a document.
+In memory: `ENCODERS[name](threads)` gives two functions, one that puts texts into the form the engine takes,
+which is not timed, and one that encodes them; `ids_of` makes one array of the result.
+End to end: `PIPELINES[name](parquet, out, threads)` writes uint16 tokens, one end-of-text token a document.
 """
 
 import json
@@ -17,7 +18,7 @@ EOT = 50256
 SEPARATOR = b"<|endoftext|>"
 ASSETS = Path(__file__).parents[2] / "rust_data" / "assets" / "gpt2"
 
-Encode = Callable[[list[bytes]], np.ndarray]
+Functions = tuple[Callable[[list[bytes]], Any], Callable[[Any], Any]]
 
 
 def printable_alphabet() -> dict[int, str]:
@@ -64,42 +65,46 @@ def tiktoken_encoding() -> Any:
     return tiktoken.Encoding("gpt2", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": EOT})
 
 
-def _rust_data(threads: int) -> Encode:
+def _rust_data(threads: int) -> Functions:
     from rust_data import Tokenizer
 
     tokenizer = Tokenizer("gpt2")
-    return lambda texts: tokenizer.encode_batch(texts, threads)[0]
+    return list, lambda texts: tokenizer.encode_batch(texts, threads)[0]
 
 
-def _gigatoken(threads: int) -> Encode:
+def _gigatoken(threads: int) -> Functions:
     import gigatoken
 
     tokenizer = gigatoken.Tokenizer(str(tokenizer_json()))
 
-    def encode(texts: list[bytes]) -> Any:
-        # its fastest way: one buffer, split at a separator (empty documents are left out)
-        return tokenizer.encode_batch(gigatoken.BytesSource([SEPARATOR.join(texts)], separator=SEPARATOR))
+    # its fastest way: one buffer, split at a separator (empty documents are left out)
+    def source(texts: list[bytes]) -> Any:
+        return gigatoken.BytesSource([SEPARATOR.join(texts)], separator=SEPARATOR)
 
-    return encode
+    return source, tokenizer.encode_batch
 
 
-def _fastokens(threads: int) -> Encode:
+def _strings(texts: list[bytes]) -> list[str]:
+    return [text.decode() for text in texts]
+
+
+def _fastokens(threads: int) -> Functions:
     import fastokens
 
     tokenizer = fastokens.Tokenizer.from_file(str(tokenizer_json()))
-    return lambda texts: tokenizer.encode_batch_flat([text.decode() for text in texts])[0]
+    return _strings, lambda texts: tokenizer.encode_batch_flat(texts)[0]
 
 
-def _tokenizers(threads: int) -> Encode:
+def _tokenizers(threads: int) -> Functions:
     import tokenizers
 
     tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_json()))
-    return lambda texts: tokenizer.encode_batch_fast([text.decode() for text in texts])
+    return _strings, tokenizer.encode_batch_fast
 
 
-def _tiktoken(threads: int) -> Encode:
+def _tiktoken(threads: int) -> Functions:
     encoding = tiktoken_encoding()
-    return lambda texts: encoding.encode_ordinary_batch([text.decode() for text in texts], num_threads=threads)
+    return _strings, lambda texts: encoding.encode_ordinary_batch(texts, num_threads=threads)
 
 
 ENCODERS = {

@@ -19,9 +19,10 @@ SAMPLE_SECONDS = 0.02
 
 
 class Timing(NamedTuple):
-    """Seconds of one alternative: median and spread (half the distance of the quartiles, relative to the median)."""
+    """Seconds of one alternative: median, fastest sample, and spread (half the quartile distance over the median)."""
 
     seconds: float
+    fastest: float
     spread: float
     runs: int
     peak_bytes: int | None
@@ -85,7 +86,7 @@ def _clock(device: torch.device, clock: str) -> Callable[[], float]:
 def _summary(seconds: list[float], peak_bytes: int | None) -> Timing:
     median = statistics.median(seconds)
     quartiles = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else [median] * 3
-    return Timing(median, (quartiles[2] - quartiles[0]) / 2 / median, len(seconds), peak_bytes)
+    return Timing(median, min(seconds), (quartiles[2] - quartiles[0]) / 2 / median, len(seconds), peak_bytes)
 
 
 def _peak_bytes(run: Run, device: torch.device) -> int | None:

@@ -6,9 +6,9 @@ import pytest
 
 from saf_titan.config.own_sections import SafSection
 from saf_titan.freezer import OUTPUT_SELECTORS
+from saf_titan.head_count import Rounding
 from saf_titan.saf.contents import CONTENTS
 from saf_titan.saf.event import make_plan
-from saf_titan.saf.select import Rounding
 from tests.analysis.report.runs import calibration
 
 NAMES = {key: get_args(hint) for key, hint in get_type_hints(SafSection).items()}

@@ -63,7 +63,9 @@ def test_kill_9_loses_only_steps_after_the_last_checkpoint(tmp_path: Path, corpu
     before, newest = killed.losses(), newest_step(tmp_path)
     assert newest >= 8
     # the next checkpoint as a kill in the middle of writing it leaves it: data, and no metadata
-    (tmp_path / "checkpoint" / f"step-{newest + 2}").mkdir(exist_ok=True)
+    unfinished = tmp_path / "checkpoint" / f"step-{newest + 2}"
+    unfinished.mkdir(exist_ok=True)
+    (unfinished / "__0_0.distcp").write_bytes(b"half a checkpoint")
 
     resumed = train(tmp_path, *options, "--training.steps", str(newest + 4))
     after = {row["step"]: row["loss"] for row in resumed.kind("train")[len(before) :]}
@@ -99,8 +101,8 @@ def test_a_damaged_shard_names_the_file(tmp_path: Path, corpus_overrides: tuple[
     shard.write_bytes(shard.read_bytes()[:-100])
     failed = train(tmp_path / "run", "--data.path", str(broken), ranks=1, status=1)
     assert str(shard) in failed.output
-    # the launcher's own, which reports that a rank failed
-    assert failed.output.count(TRACEBACK) == 1
+    # the launcher's own at most: that a rank failed, and what torchtitan recorded of it
+    assert failed.output.count(TRACEBACK) <= 2
 
 
 def test_too_little_calibration_data_is_known_before_the_first_step(

@@ -98,3 +98,46 @@ def test_a_checkpoint_before_the_freeze_has_stock_keys_only(whole: Run) -> None:
 
     assert keys(6) - keys(2) == {"train_state.saf_plan"}
     assert keys(2) - keys(6) == set()
+
+
+def test_tokens_are_counted_over_a_change_of_world_size(
+    whole: Run, tmp_path: Path, corpus_overrides: tuple[str, ...]
+) -> None:
+    resumed = resume(whole, tmp_path, 6, *corpus_overrides, ranks=1)
+    assert [row["tokens"] for row in resumed.kind("train")] == [7 * 8 * 64, 8 * 8 * 64]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--model.num_layers", "1", "model.num_layers was 2 and is 1"),
+        ("--model.num_heads", "2", "model.num_heads was 4 and is 2"),
+        ("--model.rope_theta", "20000", "model.rope_theta was 10000.0 and is 20000.0"),
+        ("--optimizer.name", "SGD", "saved with another optimizer"),
+        ("--checkpoint.load_step", "2", "checkpoint.load_step = 2, but"),
+        ("--data.seed", "5", "data.seed was 1337"),
+    ],
+)
+def test_a_resume_that_would_be_another_run_is_refused(
+    whole: Run, tmp_path: Path, corpus_overrides: tuple[str, ...], option: str, value: str, message: str
+) -> None:
+    checkpoints = tmp_path / "checkpoint"
+    for step in (2, 6):
+        shutil.copytree(whole.folder / "checkpoint" / f"step-{step}", checkpoints / f"step-{step}")
+    refused = train(tmp_path, *corpus_overrides, option, value, ranks=1, status=1)
+    assert message in refused.output, refused.output[-3000:]
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["step-2", "step-6"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "data"])
+def test_a_damaged_checkpoint_is_named(
+    whole: Run, tmp_path: Path, corpus_overrides: tuple[str, ...], damage: str
+) -> None:
+    folder = tmp_path / "checkpoint" / "step-6"
+    shutil.copytree(whole.folder / "checkpoint" / "step-6", folder)
+    victim = folder / ("__0_0.distcp" if damage == "data" else ".metadata")
+    victim.write_bytes(b"" if damage == "empty" else victim.read_bytes()[: victim.stat().st_size // 2])
+    refused = train(tmp_path, *corpus_overrides, ranks=1, status=1)
+    assert "is damaged" in refused.output
+    assert str(tmp_path) in refused.output
+    assert "remove it to go on from an older one" in refused.output

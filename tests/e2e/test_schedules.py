@@ -67,6 +67,29 @@ def test_the_state_of_a_loss_budget_survives_a_restart(tmp_path: Path, corpus_ov
     assert states[0] == states[1]
 
 
+def test_a_loss_budget_resumes_at_a_freeze_between_two_checkpoints(
+    tmp_path: Path, corpus_overrides: tuple[str, ...]
+) -> None:
+    options = (
+        *corpus_overrides,
+        *("--saf.schedule", "loss_budget", "--saf.step", "3", "--saf.interval", "3", "--saf.rate", "0.5"),
+        *("--saf.increment", "0.25", "--saf.loss_budget", "1.0"),
+    )
+    whole = train(tmp_path / "whole", *options, ranks=1)
+    assert [row["step"] for row in whole.kind("freeze")] == [3, 6]
+    at = tmp_path / "resumed"
+    shutil.copytree(whole.folder / "checkpoint" / "step-3", at / "checkpoint" / "step-3")
+    resumed = train(at, *options, ranks=1)
+    assert [row["step"] for row in resumed.kind("freeze")] == [3, 6]
+    assert resumed.losses() == {step: loss for step, loss in whole.losses().items() if step > 3}
+
+
+@pytest.mark.parametrize("backend", ["naive", "split", "fused"])
+def test_every_attention_backend_trains(tmp_path: Path, corpus_overrides: tuple[str, ...], backend: str) -> None:
+    run = train(tmp_path, *corpus_overrides, "--model.attention_backend", backend, ranks=1)
+    assert [row["static_heads"] for row in run.kind("train")][-1] == 2
+
+
 @pytest.mark.parametrize(
     "options",
     [

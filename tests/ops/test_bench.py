@@ -47,7 +47,7 @@ def test_alternatives_take_turns_and_change_their_order(monkeypatch: pytest.Monk
 
 def test_share_of_the_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {"ordinary": 10.0, "25% static": 8.5, "25% ceiling": 8.0}
-    timings = {name: timing.Timing(s, 0.0, 1, None) for name, s in seconds.items()}
+    timings = {name: timing.Timing(s, s, 0.0, 1, None) for name, s in seconds.items()}
     monkeypatch.setattr(run, "time_interleaved", lambda *_: timings)
     benchmark = registry.Benchmark("update", (), {}, lambda shape, device: {}, registry.CEILINGS)
     record = run.measure(benchmark, {"T": 4}, CPU, 1, "wall")

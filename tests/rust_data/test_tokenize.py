@@ -153,7 +153,7 @@ def test_wrong_settings_are_named(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message.replace(".", r"\.").replace("*", r"\*")):
             tokenize(inputs, tmp_path / "out", **options)
     tokenize([source], tmp_path / "out")
-    with pytest.raises(ValueError, match="holds a complete corpus; choose another --out"):
+    with pytest.raises(ValueError, match="holds a complete corpus; delete it or choose another --out"):
         tokenize([source], tmp_path / "out")
 
 

@@ -13,7 +13,7 @@ def test_one_freeze() -> None:
     assert [schedule.next_rate(step, 0) for step in (0, 99, 100, 101)] == [None, None, 0.25, 0.25]
     assert schedule.next_rate(100, 0.25) is None
     assert not schedule.measures
-    assert schedule.judge(1, 2)
+    assert schedule.judge(100, 1, 2)
 
 
 def test_several_freezes() -> None:
@@ -52,14 +52,14 @@ def test_freezes_go_on_while_the_loss_stays_within_the_budget() -> None:
     assert schedule.measures
     assert schedule.next_rate(99, 0) is None
     assert schedule.next_rate(100, 0) == 0.2
-    assert schedule.judge(3.0, 3.0 * 1.004)
+    assert schedule.judge(100, 3.0, 3.0 * 1.004)
     assert schedule.next_rate(105, 0.2) is None
     assert schedule.next_rate(110, 0.2) == pytest.approx(0.4)
-    assert schedule.judge(2.9, 2.9 * 1.004)
+    assert schedule.judge(110, 2.9, 2.9 * 1.004)
     assert schedule.spent == pytest.approx(2 * math.log(1.004))
     # the last portion ends at the largest rate
     assert schedule.next_rate(120, 0.4) == 0.5
-    assert schedule.judge(2.8, 2.8)
+    assert schedule.judge(120, 2.8, 2.8)
     assert schedule.next_rate(130, 0.5) is None
 
 
@@ -68,34 +68,39 @@ def test_a_freeze_beyond_the_budget_is_undone_and_the_next_is_smaller() -> None:
         LossBudget(start=0, interval=1, max_rate=1, increment=0.2, budget=0.01, max_failures=2)
     )
     assert schedule.next_rate(0, 0) == 0.2
-    assert not schedule.judge(3.0, 3.0 * 1.02)
+    assert not schedule.judge(0, 3.0, 3.0 * 1.02)
     assert schedule.spent == 0
     assert schedule.next_rate(1, 0) == 0.1
-    assert schedule.judge(3.0, 3.0 * 1.008)
+    assert schedule.judge(1, 3.0, 3.0 * 1.008)
     assert schedule.next_rate(2, 0.1) == pytest.approx(0.2)
-    assert not schedule.judge(3.0, 3.0 * 1.008)
+    assert not schedule.judge(2, 3.0, 3.0 * 1.008)
     # two failures: the end
     assert schedule.next_rate(3, 0.1) is None
 
 
+def test_asking_changes_nothing() -> None:
+    schedule = LossBudgetSchedule(LossBudget(start=3, interval=3, max_rate=1, increment=0.2))
+    before = schedule.state_dict()
+    assert schedule.next_rate(3, 0) == schedule.next_rate(3, 0) == 0.2
+    assert schedule.state_dict() == before
+
+
 def test_a_gain_does_not_pay_for_later_heads() -> None:
     schedule = LossBudgetSchedule(LossBudget(start=0, interval=1, max_rate=1, budget=0.01))
-    assert schedule.judge(3.0, 2.5)
+    assert schedule.judge(0, 3.0, 2.5)
     assert schedule.spent == 0
-    assert not schedule.judge(3.0, 3.0 * 1.011)
+    assert not schedule.judge(1, 3.0, 3.0 * 1.011)
 
 
 def test_the_state_is_all_there_is() -> None:
     config = LossBudget(start=0, interval=5, max_rate=1, increment=0.2)
     original, resumed = LossBudgetSchedule(config), LossBudgetSchedule(config)
-    original.next_rate(3, 0)
-    original.judge(3.0, 3.1)
-    original.next_rate(8, 0)
-    original.judge(3.0, 3.001)
+    original.judge(3, 3.0, 3.1)
+    original.judge(8, 3.0, 3.001)
     resumed.load_state_dict(json.loads(json.dumps(original.state_dict())))
     for step, rate in ((9, 0.1), (13, 0.1), (18, 0.2)):
         assert resumed.next_rate(step, rate) == original.next_rate(step, rate)
-        assert resumed.judge(3.0, 3.002) == original.judge(3.0, 3.002)
+        assert resumed.judge(step, 3.0, 3.002) == original.judge(step, 3.0, 3.002)
     assert resumed.state_dict() == original.state_dict()
 
 
@@ -104,4 +109,4 @@ def test_impossible_budgets_are_refused() -> None:
         with pytest.raises(ValueError, match="got LossBudget"):
             LossBudget(**{"start": 0, "interval": 1, "max_rate": 0.5, **change})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="positive and finite"):
-        LossBudgetSchedule(LossBudget(start=0, interval=1, max_rate=0.5)).judge(3.0, math.nan)
+        LossBudgetSchedule(LossBudget(start=0, interval=1, max_rate=0.5)).judge(0, 3.0, math.nan)

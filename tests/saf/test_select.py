@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
+from saf_titan.head_count import head_count
 from saf_titan.saf.calibrate import calibrate
-from saf_titan.saf.select import head_count, rank_heads, scores
+from saf_titan.saf.select import rank_heads, scores
 from tests.saf.fake_model import FakeModel, sequences
 
 INF, NAN = math.inf, math.nan

@@ -168,7 +168,10 @@ fn begin(plan: &Plan, options: &Options, model: &Model) -> Result<Begin> {
     if !options.resume && (manifest.exists() || journal.exists()) {
         let state =
             if manifest.exists() { "a complete corpus" } else { "an unfinished run (--resume goes on with it)" };
-        return Err(Error::value(format!("{} holds {state}; choose another --out", options.out.display())));
+        return Err(Error::value(format!(
+            "{} holds {state}; delete it or choose another --out",
+            options.out.display()
+        )));
     }
     if journal.exists() && !manifest.exists() {
         let journal: Journal = read_json(&journal)?;

@@ -193,7 +193,7 @@ impl<T: Id> Sink<T> {
         if train.tokens == 0 && val.tokens > 0 {
             let val = val.tokens;
             return Err(Error::value(format!(
-                "--val-tokens {asked} takes the whole corpus of {val} tokens; ask for less"
+                "--val-tokens {asked} takes the whole corpus of {val} tokens; delete the output folder and ask for less"
             )));
         }
         Ok((self.journal.splits, self.journal.sources))
