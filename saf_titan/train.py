@@ -41,9 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(error, file=sys.stderr)
             return USER_ERROR
         return 0
-    from saf_titan.launch import launch
+    from saf_titan.launch import launch, leave
 
-    return launch(run)
+    leave(launch(run))
 
 
 def _split(arguments: list[str]) -> tuple[Path | None, list[str]]:

@@ -26,6 +26,7 @@ from torchtitan.trainer import Trainer
 
 from saf_titan.build import trainer_config
 from saf_titan.config import load_config
+from saf_titan.launch import leave
 
 OVERRIDES = {
     "model.family": "llama3",
@@ -94,7 +95,7 @@ def run(kind: str, data: Path, out: Path, steps: int) -> None:
     if dist.get_rank() == 0:
         out.write_text(json.dumps({"losses": losses, "seconds": seconds}))
     trainer.close()
-    dist.destroy_process_group()
+    leave(0)
 
 
 if __name__ == "__main__":

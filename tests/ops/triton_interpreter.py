@@ -58,7 +58,9 @@ def _language_restored() -> Iterator[None]:
         for owner, attributes in zip(owners, before, strict=True):
             for name, value in dict(vars(owner)).items():
                 if name not in attributes:
-                    delattr(owner, name)
+                    # functions that the interpreter has rewritten once, and keeps, look this one up
+                    if name != "interpreter_semantic":
+                        delattr(owner, name)
                 elif value is not attributes[name]:
                     setattr(owner, name, attributes[name])
 
