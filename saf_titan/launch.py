@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import os
-import sys
 import traceback
 from pathlib import Path
-from typing import NoReturn
 
 # first: it must precede every other torchtitan module
 from saf_titan import compat  # isort: skip
@@ -54,18 +51,6 @@ def launch(run: RunConfig) -> int:
         if trainer is not None:
             trainer.close()
     return 0
-
-
-def leave(status: int) -> NoReturn:
-    """End the process without unwinding torch's background threads, when everything is written and closed.
-
-    On two busy cores about one finished rank in fifty aborted in the normal way out (SIGABRT after the last line),
-    which the launcher then took for a failed run.
-    """
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
 
 
 def _write_report(run: RunConfig) -> None:

@@ -26,7 +26,7 @@ from torchtitan.trainer import Trainer
 
 from saf_titan.build import trainer_config
 from saf_titan.config import load_config
-from saf_titan.launch import leave
+from saf_titan.train import leave
 
 OVERRIDES = {
     "model.family": "llama3",
