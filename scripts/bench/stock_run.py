@@ -2,8 +2,8 @@
 
     torchrun --nproc_per_node 2 scripts/bench/stock_run.py stock|ours DATA OUT.json [STEPS]
 
-Writes the bits of every training loss and the seconds of every step (first rank). Freezing is off, the QK ratio 1.
-DATA is a folder of shards with a vocabulary of at most 2048.
+Writes the bits of every training loss, the seconds and the processor time of every step (first rank). Freezing is off,
+the QK ratio 1. DATA is a folder of shards with a vocabulary of at most 2048.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def stock_config(ours: Any) -> Trainer.Config:
 
 
 def run(kind: str, data: Path, out: Path, steps: int) -> None:
-    """Train ``steps`` steps and write {"losses": [hex], "seconds": [float]} to ``out``."""
+    """Train ``steps`` steps and write {"losses": [hex], "seconds": [float], "cpu_seconds": [float]} to ``out``."""
     compat.ensure_launcher_environment()
     init_logger()
     words = [f"--{key}={value}" for key, value in OVERRIDES.items()]
@@ -79,6 +79,7 @@ def run(kind: str, data: Path, out: Path, steps: int) -> None:
 
     losses: list[str] = []
     seconds: list[float] = []
+    cpu_seconds: list[float] = []
     log, train_step = trainer.metrics_processor.log, trainer.train_step
 
     def log_and_keep(step: int, global_avg_loss: float, *args: Any, **kwargs: Any) -> None:
@@ -86,14 +87,15 @@ def run(kind: str, data: Path, out: Path, steps: int) -> None:
         log(step, global_avg_loss, *args, **kwargs)
 
     def timed_step(data_iterator: Any) -> None:
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         train_step(data_iterator)
         seconds.append(time.perf_counter() - start)
+        cpu_seconds.append(time.process_time() - cpu_start)
 
     trainer.metrics_processor.log, trainer.train_step = log_and_keep, timed_step
     trainer.train()
     if dist.get_rank() == 0:
-        out.write_text(json.dumps({"losses": losses, "seconds": seconds}))
+        out.write_text(json.dumps({"losses": losses, "seconds": seconds, "cpu_seconds": cpu_seconds}))
     trainer.close()
     leave(0)
 
