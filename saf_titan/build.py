@@ -127,12 +127,11 @@ def _optimizer(run: RunConfig) -> CircuitOptimizers.Config:
         implementation = "foreach"
     if implementation == "fused_opt_states_bf16" and compat.is_cpu():
         raise ValueError('optimizer.implementation = "fused_opt_states_bf16" needs a GPU; use "fused" on a CPU')
-    first_and_last = run.circuits.layers
     return CircuitOptimizers.Config(
         name=optimizer.name,
         hyper_parameters=hyper_parameters,
         split_qk=run.scales_qk,
-        qk_layers=(first_and_last[0], first_and_last[1]) if first_and_last else None,
+        qk_layers=run.qk_layers,
         implementation=implementation,
     )
 

@@ -25,12 +25,7 @@ def describe(run: RunConfig) -> str:
     with torch.device("meta"):
         model = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len).model.build()
     parameters = [(canonical_fqn(name), parameter) for name, parameter in model.named_parameters()]
-    first_and_last = run.circuits.layers
-    groups = parameter_groups(
-        parameters,
-        split_qk=run.scales_qk,
-        qk_layers=(first_and_last[0], first_and_last[1]) if first_and_last else None,
-    )
+    groups = parameter_groups(parameters, split_qk=run.scales_qk, qk_layers=run.qk_layers)
     world_size = _world_size()
     check_world_size(run, world_size)
     blocks = [

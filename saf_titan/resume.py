@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch.distributed.checkpoint as dcp
 
 from saf_titan.config import RunConfig
+from saf_titan.saf.checkpoint import read_checkpoint
 from saf_titan.saf.plan import StaticPlan
 
 PLAN_KEY = "saf_plan"
@@ -106,7 +103,8 @@ def read_freeze(checkpoint: Path) -> SavedFreeze:
             f"checkpoint.load_step or checkpoint.initial_load_path"
         )
     try:
-        loaded = _read_train_state(checkpoint, (PLAN_KEY, STATE_KEY, MODEL_KEY))
+        # our entries of the trainer's section alone, never the weights
+        loaded = read_checkpoint(checkpoint, prefix="train_state.saf_").get("train_state", {})
     except Exception as error:  # pickle, zip and torch each have errors of their own for a cut or overwritten file
         raise ValueError(
             f"{checkpoint} is damaged ({type(error).__name__}: {error}); remove it to go on from an older one"
@@ -115,17 +113,3 @@ def read_freeze(checkpoint: Path) -> SavedFreeze:
     if PLAN_KEY in loaded:
         plan = StaticPlan.from_bytes(loaded[PLAN_KEY], source=f"the plan in {checkpoint}")
     return SavedFreeze(plan=plan, state=loaded.get(STATE_KEY), model=loaded.get(MODEL_KEY))
-
-
-def _read_train_state(checkpoint: Path, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Those of ``keys`` that the trainer's section of a checkpoint has."""
-    present = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
-    state: dict[str, dict[str, Any]] = {
-        "train_state": {key: None for key in keys if f"train_state.{key}" in present},
-    }
-    if state["train_state"]:
-        with warnings.catch_warnings():
-            # one process reads a few keys on purpose
-            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-            dcp.load(state, checkpoint_id=checkpoint, no_dist=True)
-    return state["train_state"]

@@ -178,7 +178,7 @@ class SAFTrainer(Trainer):
 
     def _is_done(self) -> bool:
         if self._budget is None:
-            return super().should_continue_training() is False
+            return not super().should_continue_training()
         # the slowest rank decides for all
         self._elapsed, update = self._stop.maximum(self._budget.elapsed(), self._last_update_seconds)
         return self._budget.is_spent(self._elapsed, update, self.step)

@@ -76,6 +76,11 @@ class RunConfig:
         return self.saf.calibration_batch_size or self.training.local_batch_size
 
     @property
+    def qk_layers(self) -> tuple[int, int] | None:
+        """First and last layer of the QK group, both included; None: all."""
+        return (self.circuits.layers[0], self.circuits.layers[1]) if self.circuits.layers else None
+
+    @property
     def scales_qk(self) -> bool:
         """The QK circuit has, at some step, a learning rate of its own."""
         return self.circuits.qk_lr_schedule != "constant" or self.circuits.qk_lr_ratio != 1.0
