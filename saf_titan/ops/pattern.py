@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from saf_titan.ops.certificate import HEAVY_COUNTS, best_gauge, certify, far_error, find_reach
+from saf_titan.ops.convolution import half_spectra
 from saf_titan.ops.exponentials import fit_exponentials
 
 # the fast paths that have a certificate: FFT in fp32, FFT in fp64, dense products, band and exponentials (both in fp32)
@@ -46,7 +47,8 @@ class StaticPattern(NamedTuple):
 
     alpha_HT, rho_HT: fp32 logits of columns and lags, gauge-fixed, maximum 0.
     scale_HT, weight_HT, inv_z_HT: fp32 exp(alpha), exp(rho), 1 / Z.
-    heavy_HM: int64 columns kept out of the FFT; unused entries are T_fit.
+    spectra_H2N: complex64 spectra of the weights for sequences of T_fit, see `convolution.py`.
+    heavy_HM: int64 columns kept out of the FFT, ascending; unused entries are T_fit.
     far_HR: fp64 coefficients of the far weights as sums of exponentials, see `exponentials.py`.
     reach_H: int64 number of lags that low precision needs: those from there on carry less than REACH_ERROR of any row.
     error_HP: certified error of each fast path of `PATHS`, as a fraction of the largest input row.
@@ -57,6 +59,7 @@ class StaticPattern(NamedTuple):
     scale_HT: Tensor
     weight_HT: Tensor
     inv_z_HT: Tensor
+    spectra_H2N: Tensor
     heavy_HM: Tensor
     far_HR: Tensor
     reach_H: Tensor
@@ -83,6 +86,12 @@ class StaticPattern(NamedTuple):
         """Factors of one head at length T."""
         scale_T, weight_T, inv_z_T = (f_HT[h, :T].to(dtype) for f_HT in (self.scale_HT, self.weight_HT, self.inv_z_HT))
         return HeadFactors(scale_T, weight_T, inv_z_T, self.heavy_HM[h])
+
+    def spectra(self, h: int, T: int, dtype: torch.dtype) -> Tensor:
+        """Spectra of the weights of one head for sequences of T, complex; shape (2, N)."""
+        if self.T_fit == T and dtype == torch.float32:
+            return self.spectra_H2N[h]
+        return half_spectra(self.weight_HT[h : h + 1, :T].to(dtype))[0]
 
     def to(self, device: torch.device | str) -> StaticPattern:
         return StaticPattern(*(tensor.to(device) for tensor in self))
@@ -121,6 +130,7 @@ def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
         scale_HT=scale.float(),
         weight_HT=weight.float(),
         inv_z_HT=inv_z.float(),
+        spectra_H2N=half_spectra(weight).to(torch.complex64),
         heavy_HM=heavy,
         far_HR=far_HR,
         reach_H=find_reach(scale, weight, inv_z),

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from saf_titan.ops import explain, prepare_pattern, static_mix, static_mix_naive
 from saf_titan.ops.certificate import ERROR_LIMIT
+from saf_titan.ops.convolution import fft_size
 from saf_titan.ops.exponentials import BAND
 from saf_titan.ops.pattern import PATHS
 from saf_titan.ops.static_mix.band import CARRY_CHUNKS, mix_head_band
-from saf_titan.ops.static_mix.fft import fft_size
 from saf_titan.ops.static_mix.planner import BAND_MIN_LENGTH, choose_path
 from tests.ops.pattern_families import NAMES, make_families
 

@@ -44,13 +44,16 @@ def _kernel(
     scale_HT: Tensor,
     weight_HT: Tensor,
     inv_z_HT: Tensor,
+    spectra_H2N: Tensor,
     heavy_HM: Tensor,
     far_HR: Tensor,
     reach_H: Tensor,
     error_HP: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, far_HR, reach_H, error_HP)
+    pattern = StaticPattern(
+        alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_HR, reach_H, error_HP
+    )
     arguments = (q_BTUD, k_BTKD, v_BTKD, Heads(live_U, static_S), pattern, scale)
     if not _on_gpu(v_BTKD):
         return cpu_forward(*arguments)
@@ -81,13 +84,16 @@ def _backward_kernel(
     scale_HT: Tensor,
     weight_HT: Tensor,
     inv_z_HT: Tensor,
+    spectra_H2N: Tensor,
     heavy_HM: Tensor,
     far_HR: Tensor,
     reach_H: Tensor,
     error_HP: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, far_HR, reach_H, error_HP)
+    pattern = StaticPattern(
+        alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_HR, reach_H, error_HP
+    )
     heads = Heads(live_U, static_S)
     arguments = (dy_BTHD, q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads, pattern, scale)
     if not _on_gpu(v_BTKD):
@@ -97,7 +103,9 @@ def _backward_kernel(
     return fused_backward(*arguments, _tiles(BACKWARD_TILES, v_BTKD))
 
 
-def _backward_fake(dy_BTHD: Tensor, q_BTUD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _backward_fake(
+    dy_BTHD: Tensor, q_BTUD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, *_: Any
+) -> tuple[Tensor, Tensor, Tensor]:
     dq_BTUD, dk_BTKD, dv_BTKD = (x.new_empty(x.shape) for x in (q_BTUD, k_BTKD, v_BTKD))
     return dq_BTUD, dk_BTKD, dv_BTKD
 

@@ -72,6 +72,7 @@ def _kernel(
     scale_HT: Tensor,
     weight_HT: Tensor,
     inv_z_HT: Tensor,
+    spectra_H2N: Tensor,
     heavy_HM: Tensor,
     far_HR: Tensor,
     reach_H: Tensor,
@@ -80,7 +81,9 @@ def _kernel(
     transpose: bool,
     backend: str,
 ) -> Tensor:
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, far_HR, reach_H, error_HP)
+    pattern = StaticPattern(
+        alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_HR, reach_H, error_HP
+    )
     y_BTHD = torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
     for start, stop in document_bounds(x_BTHD.shape[1], cu_seqlens):
         pattern.check_length(stop - start)
@@ -115,9 +118,13 @@ def mix_heads(
     for s, (path, _) in enumerate(explain(pattern, T, backend)):
         x_BTD, y_BTD = x_BTHD[:, :, x_heads[s]], y_BTHD[:, :, y_heads[s]]
         if path == "fft":
-            mix_head_fft(x_BTD, y_BTD, pattern.head(s, T, torch.float32), transpose)
+            mix_head_fft(
+                x_BTD, y_BTD, pattern.head(s, T, torch.float32), pattern.spectra(s, T, torch.float32), transpose
+            )
         elif path == "fft64":
-            mix_head_fft(x_BTD, y_BTD, pattern.head(s, T, torch.float64), transpose)
+            mix_head_fft(
+                x_BTD, y_BTD, pattern.head(s, T, torch.float64), pattern.spectra(s, T, torch.float64), transpose
+            )
         elif path == "gemm":
             mix_head_gemm(x_BTD, y_BTD, pattern.head(s, T, torch.float32), transpose)
         elif path == "band":
@@ -139,13 +146,16 @@ def _pattern_grad_kernel(
     scale_HT: Tensor,
     weight_HT: Tensor,
     inv_z_HT: Tensor,
+    spectra_H2N: Tensor,
     heavy_HM: Tensor,
     far_HR: Tensor,
     reach_H: Tensor,
     error_HP: Tensor,
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, far_HR, reach_H, error_HP)
+    pattern = StaticPattern(
+        alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_HR, reach_H, error_HP
+    )
     documents = document_bounds(v_BTHD.shape[1], cu_seqlens)
     gradients = [pattern_gradient(dy_BTHD[:, a:b], v_BTHD[:, a:b], pattern) for a, b in documents]
     dalphas, drhos = zip(*gradients, strict=True)
