@@ -20,12 +20,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from saf_titan.ops.certificate import HEAVY_COUNTS, best_gauge, certify, far_error, find_reach
+from saf_titan.ops.certificate import HEAVY_COUNTS, best_gauge, certify, far_error, find_reach, sum_error
 from saf_titan.ops.convolution import half_spectra
 from saf_titan.ops.exponentials import fit_exponentials
 
-# the fast paths that have a certificate: FFT in fp32, FFT in fp64, dense products, band and exponentials (both in fp32)
-PATHS = ("fft", "fft64", "gemm", "band")
+# the fast paths that have a certificate: FFT in fp32, FFT in fp64, dense products, band and exponentials, running sums
+# (all three in fp32)
+PATHS = ("fft", "fft64", "gemm", "band", "sum")
 # the floor of the measured error of an fp32 convolution
 FFT_FLOOR = 3e-7
 # what fp64 gains over fp32 in the part of the error that an FFT adds
@@ -49,7 +50,7 @@ class StaticPattern(NamedTuple):
     scale_HT, weight_HT, inv_z_HT: fp32 exp(alpha), exp(rho), 1 / Z.
     spectra_H2N: complex64 spectra of the weights for sequences of T_fit, see `convolution.py`.
     heavy_HM: int64 columns kept out of the FFT, ascending; unused entries are T_fit.
-    far_HR: fp64 coefficients of the far weights as sums of exponentials, see `exponentials.py`.
+    far_H2R: fp64 coefficients and decays of the far weights as sums of exponentials, see `exponentials.py`.
     reach_H: int64 number of lags that low precision needs: those from there on carry less than REACH_ERROR of any row.
     error_HP: certified error of each fast path of `PATHS`, as a fraction of the largest input row.
     """
@@ -61,7 +62,7 @@ class StaticPattern(NamedTuple):
     inv_z_HT: Tensor
     spectra_H2N: Tensor
     heavy_HM: Tensor
-    far_HR: Tensor
+    far_H2R: Tensor
     reach_H: Tensor
     error_HP: Tensor
 
@@ -120,8 +121,9 @@ def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
     scale, weight, inv_z = alpha.exp(), rho.exp(), torch.exp(-log_z)
     # products below the smallest normal number may be lost; row i then misses at most T of them, times 1 / Z_i
     lost = alpha.shape[1] * FP32_TINY * inv_z.amax(1)
-    far_HR = fit_exponentials(weight)
-    errors = (error, FP64_GAIN * error, 0 * error, far_error(scale, weight, inv_z, far_HR))
+    far_H2R = fit_exponentials(weight, gauge)
+    of_exponentials = (bound(scale, weight, inv_z, far_H2R) for bound in (far_error, sum_error))
+    errors = (error, FP64_GAIN * error, 0 * error, *of_exponentials)
     # the gauge and the shifts are constants: d P / d alpha is the same in every gauge
     offset = gauge[:, None] * ramp
     return StaticPattern(
@@ -132,7 +134,7 @@ def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
         inv_z_HT=inv_z.float(),
         spectra_H2N=half_spectra(weight).to(torch.complex64),
         heavy_HM=heavy,
-        far_HR=far_HR,
+        far_H2R=far_H2R,
         reach_H=find_reach(scale, weight, inv_z),
         error_HP=(FFT_FLOOR + lost[:, None] + torch.stack(errors, dim=1)).float(),
     )

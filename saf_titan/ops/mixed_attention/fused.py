@@ -46,13 +46,13 @@ def _kernel(
     inv_z_HT: Tensor,
     spectra_H2N: Tensor,
     heavy_HM: Tensor,
-    far_HR: Tensor,
+    far_H2R: Tensor,
     reach_H: Tensor,
     error_HP: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     pattern = StaticPattern(
-        alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_HR, reach_H, error_HP
+        alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_H2R, reach_H, error_HP
     )
     arguments = (q_BTUD, k_BTKD, v_BTKD, Heads(live_U, static_S), pattern, scale)
     if not _on_gpu(v_BTKD):
@@ -86,13 +86,13 @@ def _backward_kernel(
     inv_z_HT: Tensor,
     spectra_H2N: Tensor,
     heavy_HM: Tensor,
-    far_HR: Tensor,
+    far_H2R: Tensor,
     reach_H: Tensor,
     error_HP: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     pattern = StaticPattern(
-        alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_HR, reach_H, error_HP
+        alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_H2R, reach_H, error_HP
     )
     heads = Heads(live_U, static_S)
     arguments = (dy_BTHD, q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads, pattern, scale)

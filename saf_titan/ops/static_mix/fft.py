@@ -56,8 +56,8 @@ def mix_head_fft(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, spectra_2N: Te
                 scaled_TC[:, x_TC.shape[1]] = 0
             torch.mul(x_TC, before_T1, out=mixed_TC)
             if transpose:
-                heavy_MC = windows_MT @ mixed_TC if len(heavy_M) else None
-            elif len(heavy_M):
+                heavy_MC = windows_MT @ mixed_TC
+            else:
                 heavy_MC = mixed_TC[heavy_M]
                 mixed_TC[heavy_M] = 0
 
@@ -68,9 +68,9 @@ def mix_head_fft(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, spectra_2N: Te
             torch.addcmul(cyclic_CN, twisted_CN, untwist_N, out=padded_CN)
             pairs_TC.copy_(padded_CN[:, :T].T)
 
-            if len(heavy_M) and transpose:
+            if transpose:
                 mixed_TC[heavy_M] = heavy_MC
-            elif len(heavy_M):
+            else:
                 mixed_TC.addmm_(windows_MT.T, heavy_MC)
             torch.mul(mixed_TC, after_T1, out=y_TC)
 
@@ -83,7 +83,5 @@ def heavy_columns(head: HeadFactors) -> tuple[Tensor, Tensor]:
     T = head.weight_T.shape[0]
     # ascending, and those that a shorter sequence lacks are the last ones
     heavy_M = head.heavy_M[: bisect.bisect_left(head.heavy_M.tolist(), T)]
-    if not len(heavy_M):
-        return heavy_M, head.weight_T.new_empty(0, T)
     # row T - column of the windows over the padded weights
     return heavy_M, F.pad(head.weight_T, (T, 0)).unfold(0, T, 1)[T - heavy_M]
