@@ -144,7 +144,7 @@ class SafSection:
     on_shortfall: Literal["error", "warn"] = "error"
     """What to do when too few heads can be frozen."""
     matched_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
-    """For comparison at equal time: train this long, from the start or the checkpoint of another run, however many steps
+    """For comparison at equal time: train this long, from the start or another run's checkpoint, however many steps
     that makes, with the learning rate of the share of time that has passed. 0: train `training.steps` steps."""
     timeout_seconds: Annotated[int, POSITIVE] = 7200
     """Limit of a collective while the freeze is under way."""
