@@ -21,7 +21,9 @@ FLAVORS = [("llama3", "debugmodel"), ("qwen3", "debugmodel")]
 """The first has a key head a query head and complex rotations, the second groups of two and normalised keys."""
 
 
-def config(family: str, flavor: str = "debugmodel", *, num_layers: int = NUM_LAYERS, fuse_qkv: bool = False) -> Decoder:
+def config(
+    family: str, flavor: str = "debugmodel", *, num_layers: int = NUM_LAYERS, fuse_qkv: bool = False
+) -> Decoder.Config:
     shape = dataclasses.replace(SHAPES[family][flavor], num_layers=num_layers)
     model = titan_spec(family, flavor, shape, fuse_qkv=fuse_qkv, attention_backend="auto").model
     for layer in model.layers:
