@@ -51,7 +51,7 @@ def model_identity(run: RunConfig) -> str:
             "num_layers": shape.num_layers,
             "num_heads": shape.num_heads,
             "dim": shape.dim,
-            "vocab_size": model.vocab_size,
+            "vocab_size": shape.vocab_size,
             "rope_theta": model.rope_theta,
             "norm_eps": model.norm_eps,
         },
