@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from saf_titan.config.errors import ConfigError, Problem, nearest
 from saf_titan.config.host_sections import CheckpointSection
-from saf_titan.config.own_sections import CircuitsSection, ModelSection
+from saf_titan.config.own_sections import CircuitsSection, ModelSection, SafSection
 from saf_titan.config.schema import RunConfig
 from saf_titan.config.shapes import SHAPES
 from saf_titan.head_count import head_count
@@ -250,6 +250,10 @@ def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
     for name, value in (("pattern_lr", saf.pattern_lr), ("compensate", saf.compensate)):
         if value and saf.content == "prune":
             yield Conflict((f"saf.{name}", "saf.content"), 'needs patterns, and saf.content = "prune" has none')
+    if saf.max_fit_kl != SafSection().max_fit_kl and saf.content == "prune":
+        yield Conflict(
+            ("saf.max_fit_kl", "saf.content"), 'has no effect on saf.content = "prune", which fits no pattern'
+        )
     if saf.pattern_lr and config.training.cuda_graphs:
         yield Conflict(
             ("saf.pattern_lr", "training.cuda_graphs"),

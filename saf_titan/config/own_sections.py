@@ -132,7 +132,8 @@ class SafSection:
     calibration_seed: Annotated[int, NOT_NEGATIVE] = 1337
     """Seed of the choice of calibration sequences."""
     max_fit_kl: Annotated[float, Range(above=0)] = 0.2
-    """A head whose pattern fits its mean worse than this (nats per row) stays live; the next in line is taken."""
+    """A head whose pattern fits its mean worse than this (nats per row) stays live; the next in line is taken. Content
+    prune has no pattern to fit and passes no head over: it takes the same heads as mean where all of those fit."""
     fit_method: Literal["lbfgs", "ipf", "adam400"] = "lbfgs"
     """How patterns are fitted. lbfgs, ipf: to tolerance. adam400: the published 400 steps of Adam, for comparison."""
     rounding: Literal["round", "floor"] = "round"

@@ -33,7 +33,6 @@ def content_parameters(
         "uniform": equal weight on every key up to the query.
         "random": alpha, rho ~ N(0, 1), structured noise. A slot's noise depends on `seed` and its place in the model
             alone, not on the rate or on which other heads are static.
-        "prune": none; zeros stand for it.
     """
     N, T = len(heads), calibration.seq_len
     if content in ("mean", "distance"):
@@ -45,7 +44,7 @@ def content_parameters(
             columns=content == "mean",
         )
         return fit.alpha_HT, fit.rho_HT
-    if content in ("uniform", PRUNE):
+    if content == "uniform":
         return torch.zeros(N, T, dtype=torch.float64), torch.zeros(N, T, dtype=torch.float64)
     if content == "random":
         parameters = [_noise(T, seed, layer * calibration.num_heads + head) for layer, head in heads]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Literal
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from saf_titan.head_count import Rounding, head_count
 from saf_titan.ops.pattern import PATHS, prepare_pattern
 from saf_titan.saf.calibration import Calibration
-from saf_titan.saf.contents import CONTENTS, content_parameters
+from saf_titan.saf.contents import CONTENTS, PRUNE, content_parameters
 from saf_titan.saf.fit import FitMethod, compact_kl, fit_compact
 from saf_titan.saf.plan import SkippedHead, StaticHead, StaticPlan
 from saf_titan.saf.select import Head, rank_heads, scores
@@ -50,7 +50,8 @@ def make_plan(
 
     Heads are tried in order of their score. One whose compact fit is farther than `max_fit_kl` (nats a row) from its
     mean attention is skipped, and the next candidate takes its place. The heads do not depend on the content, so that
-    contents can be compared on the same heads.
+    contents can be compared on the same heads; only "prune", which puts no pattern in a head's place, fits none and
+    skips none.
 
     Args:
         calibration: statistics of the live heads.
@@ -81,7 +82,8 @@ def make_plan(
     quota = head_count(calibration.live_LH.numel(), rate, rounding) - len(base_heads)
     room = Counter(dict.fromkeys(range(calibration.num_layers), _layer_cap(calibration, max_per_layer)))
     room.subtract(head.layer for head in base_heads)
-    fill = partial(_fill_quota, calibration, quota=quota, max_fit_kl=max_fit_kl, fit_method=fit_method, step=step)
+    fit = _no_fit if content == PRUNE else partial(_fit, method=fit_method)
+    fill = partial(_fill_quota, calibration, fit, quota=quota, max_fit_kl=max_fit_kl, step=step)
     if selector == "list":
         scores_LH = calibration.variance_LH
         ranking = _check_list(heads, calibration, quota)
@@ -113,15 +115,35 @@ def make_plan(
     return base_plan.extended_by(plan) if base_plan else plan
 
 
+Fit = Callable[[Calibration, Sequence[Head]], tuple[Tensor, Tensor, Tensor]]
+"""alpha_NT, rho_NT and the KL of N heads."""
+
+
+def _fit(calibration: Calibration, slots: Sequence[Head], *, method: FitMethod) -> tuple[Tensor, Tensor, Tensor]:
+    index = tuple(torch.tensor(slots).T)
+    fit = fit_compact(
+        calibration.column_mass_LHT[index],
+        calibration.diagonal_mass_LHT[index],
+        calibration.neg_entropy_LH[index],
+        method=method,
+    )
+    return fit.alpha_HT, fit.rho_HT, fit.kl_H
+
+
+def _no_fit(calibration: Calibration, slots: Sequence[Head]) -> tuple[Tensor, Tensor, Tensor]:
+    zeros_NT = torch.zeros(len(slots), calibration.seq_len)
+    return zeros_NT, zeros_NT, torch.zeros(len(slots))
+
+
 def _fill_quota(
     calibration: Calibration,
+    fit: Fit,
     *,
     scores_LH: Tensor,
     ranking: Sequence[Head],
     quota: int,
     room: Counter[int],
     max_fit_kl: float,
-    fit_method: FitMethod,
     step: int,
 ) -> tuple[list[StaticHead], list[SkippedHead]]:
     """The first `quota` heads of the ranking that fit, with at most room[layer] of a layer, and those passed over."""
@@ -144,28 +166,23 @@ def _fill_quota(
             waiting.popleft()
         if not batch:
             break
-        index = tuple(torch.tensor([slot for _, slot in batch]).T)
-        fit = fit_compact(
-            calibration.column_mass_LHT[index],
-            calibration.diagonal_mass_LHT[index],
-            calibration.neg_entropy_LH[index],
-            method=fit_method,
-        )
+        alpha_NT, rho_NT, kl_N = fit(calibration, [slot for _, slot in batch])
         for n, (rank, (layer, head)) in enumerate(batch):
-            score, fit_kl = scores_LH[layer, head].item(), max(fit.kl_H[n].item(), 0.0)
+            score, fit_kl = scores_LH[layer, head].item(), max(kl_N[n].item(), 0.0)
             if fit_kl > max_fit_kl:
                 skipped.append(SkippedHead(layer, head, score, fit_kl, f"fit KL {fit_kl:.3f} nat > {max_fit_kl:g}"))
             else:
-                alpha_T, rho_T = fit.alpha_HT[n].float(), fit.rho_HT[n].float()
-                chosen.append(StaticHead(layer, head, alpha_T, rho_T, score, fit_kl, rank, step))
+                chosen.append(
+                    StaticHead(layer, head, alpha_NT[n].float(), rho_NT[n].float(), score, fit_kl, rank, step)
+                )
                 room[layer] -= 1
     return chosen, skipped
 
 
 def _with_content(chosen: Sequence[StaticHead], content: str, calibration: Calibration, seed: int) -> list[StaticHead]:
     """The chosen heads with their final pattern: its KL, if it is not the fit to the mean, and its certificate."""
-    if not chosen:
-        return []
+    if not chosen or content == PRUNE:
+        return list(chosen)
     alpha_NT, rho_NT = torch.stack([h.alpha_T for h in chosen]), torch.stack([h.rho_T for h in chosen])
     kls = [head.fit_kl for head in chosen]
     if content != "mean":

@@ -35,7 +35,7 @@ ARMS: dict[str, dict[str, object]] = {
     "random pattern 25 %": {"rate": 0.25, "content": "random"},
     "same heads pruned 25 %": {"rate": 0.25, "content": "prune"},
     "same heads pruned 50 %": {"rate": 0.5, "content": "prune"},
-    "Gate-Taylor pruned 25 %": {"rate": 0.25, "content": "prune", "selector": "gate_taylor", "max_fit_kl": 1000},
+    "Gate-Taylor pruned 25 %": {"rate": 0.25, "content": "prune", "selector": "gate_taylor"},
 }
 ORDINARY = "ordinary"
 

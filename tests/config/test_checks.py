@@ -199,3 +199,9 @@ def test_properties_resolve_zeros() -> None:
     assert config.calibration_batch_size == config.training.local_batch_size
     assert load_config(None, ["--lr_scheduler.total_steps=12345"]).schedule_steps == 12345
     assert not config.scales_qk
+
+
+def test_a_gate_on_what_is_not_fitted() -> None:
+    words = [*SAF, "--saf.content=prune"]
+    assert not faults(*words)
+    assert "fits no pattern" in faults(*words, "--saf.max_fit_kl=1.0")["saf.max_fit_kl"]
