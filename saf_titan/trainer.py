@@ -5,6 +5,7 @@ from __future__ import annotations
 # first: it must precede every other torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -73,7 +74,7 @@ class SAFTrainer(Trainer):
         self._started = False
         self._stop = StopRequest()
         self._budget: TimeBudget | None = None
-        self._elapsed = self._last_update_seconds = 0.0
+        self._start_time = self._elapsed = self._last_update_seconds = 0.0
         self.freezer = Freezer(
             self.model_parts[0],
             self.optimizers.optimizers[0],
@@ -172,6 +173,7 @@ class SAFTrainer(Trainer):
             (self._folder / "config.toml").write_text(to_toml(self._run), encoding="utf-8")
         if self.freezer.plan is not None:
             logger.info(f"Resumed with a plan made at step {self.freezer.plan.step}: {self.freezer.summary()}")
+        self._start_time = time.perf_counter()
         if self._run.saf.matched_seconds:
             self._budget = TimeBudget(self._run.saf.matched_seconds, self.step, self.config.training.steps)
         self._started = True
@@ -185,6 +187,9 @@ class SAFTrainer(Trainer):
 
     def _finish(self) -> None:
         """Once, when the last step is done."""
+        # what saf.matched_seconds of a run to be compared with this one is set to
+        seconds = time.perf_counter() - self._start_time
+        self.metrics_processor.write("finish", step=self.step, seconds=seconds)
         if self._budget is not None:
             logger.info(f"Time budget spent: {self._elapsed:.1f} s, {self.step} steps")
             self._save_checkpoint()
