@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 import torch
@@ -26,7 +27,8 @@ from saf_titan.saf import container
 from saf_titan.saf.calibrate import calibrate
 from saf_titan.saf.calibration import Calibration
 from saf_titan.saf.compensate import compensated_values
-from saf_titan.saf.contents import PRUNE
+from saf_titan.saf.contents import COMPACT_CONTENTS
+from saf_titan.saf.dense import DensePatterns, dense_patterns
 from saf_titan.saf.event import make_plan
 from saf_titan.saf.gate_taylor import gate_taylor_scores
 from saf_titan.saf.gradient_ema import GradientEMA
@@ -35,7 +37,7 @@ from saf_titan.saf.output_scores import output_scores
 from saf_titan.saf.pattern_training import PatternTraining
 from saf_titan.saf.plan import StaticPlan
 from saf_titan.saf.schedule import FixedSchedule, LossBudget, LossBudgetSchedule, Schedule, ramp
-from saf_titan.saf.select import parse_heads
+from saf_titan.saf.select import Head, parse_heads
 
 logger = logging.getLogger()
 
@@ -156,6 +158,8 @@ class Freezer(Generic[Batch]):
         with _timed(seconds, "fit"):
             plan = make_plan(
                 calibration,
+                dense=partial(self._dense_patterns, data.batches),
+                max_dense_gib=settings.max_dense_gib,
                 step=step,
                 rate=rate,
                 selector=settings.selector,
@@ -239,6 +243,18 @@ class Freezer(Generic[Batch]):
             calibration = calibration.with_scores(qk_gradient=self._gradient.scores(calibration.live_LH))
         return calibration
 
+    def _dense_patterns(self, batches: Sequence[Batch], heads: Sequence[Head], content: str) -> DensePatterns:
+        with self._measuring():
+            return dense_patterns(
+                self.attentions,
+                batches,
+                self._forward,
+                heads,
+                content,
+                seed=self._settings.seed,
+                group=self._group,
+            )
+
     def _compensated_values(self, plan: StaticPlan, batches: Sequence[Batch]) -> dict[tuple[int, int], Tensor] | None:
         """Value rows that make up for the plan's patterns, solved on all batches but the last."""
         if not self._settings.compensate:
@@ -268,7 +284,7 @@ class Freezer(Generic[Batch]):
         """Take an installed plan as the plan of the model."""
         self._plan = plan
         self._pattern_training = None
-        if self._settings.enable and self._settings.pattern_lr and plan.content != PRUNE:
+        if self._settings.enable and self._settings.pattern_lr and plan.content in COMPACT_CONTENTS:
             self._pattern_training = PatternTraining(self.attentions, plan, self._settings.pattern_lr, self._group)
 
     def _train_patterns(self, *_: object) -> None:
