@@ -28,6 +28,7 @@ from saf_titan.data.loader import ShardLoader
 from saf_titan.freezer import Freezer, FreezeResult, freeze_schedule
 from saf_titan.metrics import RunMetrics
 from saf_titan.resume import (
+    CLOCK_KEY,
     MODEL_KEY,
     PLAN_KEY,
     STATE_KEY,
@@ -38,7 +39,7 @@ from saf_titan.resume import (
     require_same_model,
 )
 from saf_titan.stop import StopRequest
-from saf_titan.time_budget import TimeBudget
+from saf_titan.time_budget import SpentTime, TimeBudget
 
 
 class SAFTrainer(Trainer):
@@ -148,9 +149,18 @@ class SAFTrainer(Trainer):
         freeze_state = self.freezer.state() if self._started else self._saved.state
         if freeze_state is not None:
             state[STATE_KEY] = freeze_state
+        clock = self._clock() if self._started else self._saved.clock
+        if clock is not None:
+            state[CLOCK_KEY] = clock
         if self._started or self._saved.model is not None:
             state[MODEL_KEY] = self._model_identity
         return state
+
+    def _clock(self) -> str | None:
+        """What a run of a fixed time has spent, for its checkpoint."""
+        if self._budget is None:
+            return None
+        return self._budget.spent(self._elapsed, self._last_update_seconds).to_json()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
@@ -173,7 +183,9 @@ class SAFTrainer(Trainer):
             logger.info(f"Resumed with a plan made at step {self.freezer.plan.step}: {self.freezer.summary()}")
         self._start_time = time.perf_counter()
         if self._run.saf.matched_seconds:
-            self._budget = TimeBudget(self._run.saf.matched_seconds, self.step, self.config.training.steps)
+            spent = SpentTime.from_json(self._saved.clock) if self._saved.clock is not None else SpentTime(self.step)
+            self._budget = TimeBudget(self._run.saf.matched_seconds, spent, self.config.training.steps)
+            self._last_update_seconds = spent.last_update
         self._started = True
 
     def _is_done(self) -> bool:

@@ -13,16 +13,20 @@ from saf_titan.config.ranges import FRACTION, NOT_NEGATIVE, POSITIVE, Range
 class ModelSection:
     """The decoder."""
 
-    family: Literal["gpt", "llama3"] = "gpt"
-    """gpt: ours, with separate wq, wk, wv, wo. llama3: torchtitan's own flavors, as they are."""
+    family: Literal["gpt", "llama3", "qwen3"] = "gpt"
+    """gpt: ours. llama3, qwen3: torchtitan's own flavors, with attention that can hold static heads (see fuse_qkv)."""
     flavor: str = "124m"
-    """Size. gpt: debug, 124m, 1b. llama3: debugmodel, 1B, 3B, 8B, 70B, 405B."""
+    """Size. gpt: debug, 124m, 1b. llama3: debugmodel, 1B, 3B, 8B, 70B, 405B. qwen3: debugmodel, 0.6B, 1.7B, 4B, 8B,
+    14B, 32B."""
+    fuse_qkv: bool = False
+    """llama3, qwen3: torchtitan's attention as it is, with wq, wk and wv as one matrix. Such a model cannot be frozen
+    and has no QK circuit, but knows tensor, pipeline and context parallelism."""
     position: Literal["rope", "learned"] = "rope"
     """gpt: rotary or learned absolute positions."""
     vocab_size: Annotated[int, POSITIVE] = 50304
-    """Rows of the embedding; at least the vocabulary of the shards (GPT-2: 50257, padded here to a multiple of 128)."""
+    """gpt: rows of the embedding; at least the vocabulary of the shards (GPT-2: 50257, padded to a multiple of 128)."""
     num_layers: Annotated[int, NOT_NEGATIVE] = 0
-    """gpt: layers. 0: the flavor's."""
+    """Layers; llama3, qwen3: at most the flavor's. 0: the flavor's."""
     num_heads: Annotated[int, NOT_NEGATIVE] = 0
     """gpt: attention heads of a layer. 0: the flavor's."""
     dim: Annotated[int, NOT_NEGATIVE] = 0
@@ -152,8 +156,8 @@ class SafSection:
     on_shortfall: Literal["error", "warn"] = "error"
     """What to do when too few heads can be frozen."""
     matched_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
-    """For comparison at equal time: train this long from the start or resume on, however many steps that makes, with
-    the learning rate of the share of time that has passed. 0: train `training.steps` steps."""
+    """For comparison at equal time: train this long, from the start or another run's checkpoint, however many steps
+    that makes, with the learning rate of the share of time that has passed. 0: train `training.steps` steps."""
     timeout_seconds: Annotated[int, POSITIVE] = 7200
     """Limit of a collective while the freeze is under way."""
 

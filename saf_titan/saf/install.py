@@ -22,13 +22,16 @@ OptimizerState = Mapping[Tensor, dict[str, Any]]
 
 
 class Projections(Protocol):
-    """Separate query, key and value projections with one block of rows a head."""
+    """Separate query, key and value projections with one block of rows a head, of keys and values a key head."""
 
     wq: nn.Linear
     wk: nn.Linear
     wv: nn.Linear
 
     def head_rows(self, heads: Sequence[int]) -> Tensor: ...
+
+    def unread_key_heads(self, static: Sequence[int]) -> tuple[int, ...]:
+        """Key heads that only query heads of ``static`` read."""
 
 
 class FreezableAttention(Protocol):
@@ -86,18 +89,19 @@ def zero_unused_weights(
 ) -> Overwritten:
     """Zero the weights that the plan's heads no longer use, and their moments, in place.
 
-    These are the query and key rows; of pruned heads also the value rows and the columns of the output.
+    These are the query and key rows; of pruned heads also the value rows and the columns of the output. With grouped
+    queries the rows of a key head go only with its whole group.
     """
     pieces = []
     for layer, (heads, _, _) in plan.layers().items():
         qkv, wo = attentions[layer].qkv_linear, attentions[layer].wo
-        rows = qkv.head_rows(heads)
-        unused = [(qkv.wq.weight, 0), (qkv.wk.weight, 0)]
+        rows, key_rows = qkv.head_rows(heads), qkv.head_rows(qkv.unread_key_heads(heads))
+        unused = [(qkv.wq.weight, 0, rows), (qkv.wk.weight, 0, key_rows)]
         if plan.content == PRUNE:
-            unused += [(qkv.wv.weight, 0), (wo.weight, 1)]
-        for weight, dim in unused:
+            unused += [(qkv.wv.weight, 0, key_rows), (wo.weight, 1, rows)]
+        for weight, dim, indices in unused:
             for tensor in (weight, *_moments(weight, optimizer_state)):
-                local, mask = _local_slices(tensor, dim, rows)
+                local, mask = _local_slices(tensor, dim, indices)
                 pieces.append((local, mask, local[mask]))
                 local.masked_fill_(mask, 0.0)
     return Overwritten(tuple(pieces))

@@ -150,3 +150,7 @@ def test_a_time_budget_ends_the_run_and_the_learning_rate_schedule(
     # one and a half updates before the budget is spent at the earliest
     assert 2 < finish["seconds"] < 6
     assert (tmp_path / "checkpoint" / f"step-{rows[-1]['step']}" / ".metadata").is_file()
+    # the time is spent: the same command again trains no further
+    again = train(tmp_path, *corpus_overrides, *planned, "--saf.matched_seconds", "4", ranks=1)
+    assert again.kind("finish")[-1]["step"] == finish["step"]
+    assert len(again.kind("train")) == len(rows)
