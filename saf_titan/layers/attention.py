@@ -89,7 +89,7 @@ class MixedAttention(Module):
         """Returns y [B, T, H, D] with heads in their natural order."""
         if self.dense_STT is not None:
             heads = {"live_heads": self.live_heads_U, "static_heads": self.static_heads_S}
-            return dense_attention(q_BTUD, k_BTUD, v_BTHD, **heads, p_STT=self.dense_STT, scale=scale)
+            return dense_attention(q_BTUD, k_BTKD, v_BTKD, **heads, p_STT=self.dense_STT, scale=scale)
         pattern = None
         if self.static_heads:
             pattern = StaticPattern(*(getattr(self, f"pattern_{name}") for name in StaticPattern._fields))
