@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from saf_titan.saf.key_heads import unread_key_heads
 from saf_titan.saf.plan import StaticPlan
 
 _WEIGHT = re.compile(r"(?:^|\.)layers\.(\d+)\.attention\.(?:\w+\.)*w([qk])\.weight(?:\.\w+)?$")
@@ -69,9 +70,13 @@ class StaticRows:
             return None
         static = self.heads.get(int(match[1]), set())
         num_blocks = num_rows // self.shape.head_dim
-        group = self.shape.num_heads // num_blocks
-        live = [not all(h in static for h in range(b * group, (b + 1) * group)) for b in range(num_blocks)]
-        return None if all(live) else torch.tensor(live).repeat_interleave(self.shape.head_dim)
+        # a block of query rows is a group of one
+        unread = unread_key_heads(static, num_heads=self.shape.num_heads, num_key_heads=num_blocks)
+        if not unread:
+            return None
+        live = torch.ones(num_blocks, dtype=torch.bool)
+        live[list(unread)] = False
+        return live.repeat_interleave(self.shape.head_dim)
 
 
 def zero_rows(tensors: Mapping[str, Tensor], rows: StaticRows) -> list[str]:
