@@ -24,8 +24,8 @@ SAMPLED_LAGS = 2000
 def fit_exponentials(weight_HT: Tensor, gauge_H: Tensor) -> Tensor:
     """Coefficients and decays far_H2R, fp64: least squares in the relative error, every octave of lags with equal say.
 
-    gauge_H: c of weights exp(rho_d + c d). A pattern that ends in a floor, or is one, has the floor exp(c d) here, which
-    is taken out before the fit, so that nothing of it is left to rounding.
+    gauge_H: c of weights exp(rho_d + c d). A pattern that ends in a floor has the floor exp(c d) here, which is taken
+    out before the fit, so that nothing of it is left to rounding.
     """
     T = weight_HT.shape[1]
     decay_HR = _decays(T, gauge_H)
