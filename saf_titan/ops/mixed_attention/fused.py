@@ -14,7 +14,14 @@ from saf_titan.ops.mixed_attention.cpu import cpu_backward, cpu_forward
 from saf_titan.ops.mixed_attention.heads import Heads
 from saf_titan.ops.operators import define_gradient, define_operator
 from saf_titan.ops.pattern import StaticPattern
-from saf_titan.ops.tiles import ATTENTION_TILES, BACKWARD_TILES, Tiles, attention_tiles, shared_memory_limit
+from saf_titan.ops.tiles import (
+    ATTENTION_TILES,
+    BACKWARD_TILES,
+    Tiles,
+    attention_tiles,
+    shared_memory_limit,
+    static_dtype,
+)
 
 
 def mixed_attention_fused(
@@ -30,7 +37,8 @@ def _on_gpu(v_BTKD: Tensor) -> bool:
 
 def _tiles(candidates: tuple[Tiles, ...], v_BTKD: Tensor) -> Tiles:
     limit = shared_memory_limit(v_BTKD.device)
-    return attention_tiles(candidates, v_BTKD.shape[-1], v_BTKD.element_size(), limit)
+    # the operands of static heads are as wide as those of live ones, or wider
+    return attention_tiles(candidates, v_BTKD.shape[-1], static_dtype(v_BTKD.dtype).itemsize, limit)
 
 
 def _kernel(

@@ -16,7 +16,7 @@ SUM_ERROR_LIMIT = 1e-6
 # from this length on the FFT is faster than dense products
 FFT_MIN_LENGTH = 512
 # from this length on a band and exponentials are faster than the FFT
-BAND_MIN_LENGTH = 16384
+BAND_MIN_LENGTH = 32768
 
 
 class Choice(NamedTuple):
