@@ -32,6 +32,9 @@ class Tiles(NamedTuple):
         return self.num_stages * self.depth * (self.rows + self.columns) * element_bytes
 
 
+# bytes of shared memory that a program may use on sm_90, the first cards whose matrix instructions read it themselves
+HOPPER_SHARED = 232_448
+
 # first choice first; the last fits the smallest card that Triton supports (64 KiB)
 TOEPLITZ_TILES = (
     Tiles(128, 256, 64, 8, 4),
@@ -66,6 +69,15 @@ def attention_tiles(candidates: tuple[Tiles, ...], head_dim: int, element_bytes:
         if (2 * tiles.num_stages * tiles.columns + 2 * tiles.rows) * per_row <= shared_limit:
             return tiles
     return candidates[-1]
+
+
+def backward_tiles(head_dim: int, group: int, element_bytes: int, shared_limit: int) -> Tiles:
+    """Tiles of the backward kernels for `group` query heads to a kv head."""
+    # before Hopper, operands pass through registers, and the loop over a group leaves too few for a wide tile; a wider
+    # head has too few with any
+    is_narrow = group > 1 and head_dim <= 64 and shared_limit < HOPPER_SHARED
+    candidates = BACKWARD_TILES[-1:] if is_narrow else BACKWARD_TILES
+    return attention_tiles(candidates, head_dim, element_bytes, shared_limit)
 
 
 def padded_head_dim(head_dim: int) -> int:

@@ -30,11 +30,11 @@ from saf_titan.ops.mixed_attention.fused_forward import mixed_fwd_kernel
 from saf_titan.ops.static_mix.triton import PRESCALE_ROWS, prescale_kernel, toeplitz_mm_kernel
 from saf_titan.ops.tiles import (
     ATTENTION_TILES,
-    BACKWARD_TILES,
     STRIP_PAD,
     TOEPLITZ_TILES,
     Tiles,
     attention_tiles,
+    backward_tiles,
     padded_head_dim,
 )
 
@@ -95,7 +95,7 @@ def cases(arch: int) -> Iterator[Case]:
                 yield Case("toeplitz_mm" + "_transpose" * transpose, toeplitz_mm_kernel, constants, tiles)
     for D in HEAD_DIMS:
         forward = attention_tiles(ATTENTION_TILES, D, 2, limit)
-        backward = attention_tiles(BACKWARD_TILES, D, 2, limit)
+        backward = backward_tiles(D, 1, 2, limit)
         for name, kernel, tiles in (
             ("mixed_fwd", mixed_fwd_kernel, forward),
             ("mixed_bwd_dkdv", mixed_bwd_dkdv_kernel, backward),
@@ -108,7 +108,9 @@ def cases(arch: int) -> Iterator[Case]:
                 yield Case(name, kernel, constants, tiles)
                 continue
             for group in GROUPS:
-                yield Case(name + f"_group{group}" * (group > 1), kernel, constants | {"GROUP": group}, tiles)
+                tiles = backward_tiles(D, group, 2, limit)
+                sizes = {"GROUP": group, "BM": tiles.rows, "BN": tiles.columns}
+                yield Case(name + f"_group{group}" * (group > 1), kernel, constants | sizes, tiles)
         constants = {"D": D, "BN": padded_head_dim(D), "BT": PRESCALE_ROWS}
         yield Case("prescale", prescale_kernel, constants, Tiles(PRESCALE_ROWS, padded_head_dim(D), 0, 4, 3))
 

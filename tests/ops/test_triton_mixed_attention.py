@@ -122,7 +122,8 @@ def test_low_precision_errs_little_more_than_torch(kernels: tuple[ModuleType, Mo
 def test_operators_agree_with_the_oracle(
     kernels: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fused, "_tiles", lambda candidates, v: TILES)
+    monkeypatch.setattr(fused, "_forward_tiles", lambda v: TILES)
+    monkeypatch.setattr(fused, "_backward_tiles", lambda v, heads: TILES)
     monkeypatch.setattr(fused, "_on_gpu", lambda v: True)
     layer = Layer(40, 16, 4, 2, (0, 3))
     leaves = [x.clone().requires_grad_() for x in (layer.q, layer.k, layer.v)]
@@ -135,7 +136,8 @@ def test_operators_agree_with_the_oracle(
 # opcheck itself reads the gradient of the tensors it clones
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 def test_operator_contract(kernels: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "_tiles", lambda candidates, v: TILES)
+    monkeypatch.setattr(fused, "_forward_tiles", lambda v: TILES)
+    monkeypatch.setattr(fused, "_backward_tiles", lambda v, heads: TILES)
     monkeypatch.setattr(fused, "_on_gpu", lambda v: True)
     layer = Layer(20, 16, 2, 2, (0,))
     leaves = [x.clone().requires_grad_() for x in (layer.q, layer.k, layer.v)]

@@ -16,9 +16,9 @@ from saf_titan.ops.operators import define_gradient, define_operator
 from saf_titan.ops.pattern import StaticPattern
 from saf_titan.ops.tiles import (
     ATTENTION_TILES,
-    BACKWARD_TILES,
     Tiles,
     attention_tiles,
+    backward_tiles,
     shared_memory_limit,
     static_dtype,
 )
@@ -35,10 +35,15 @@ def _on_gpu(v_BTKD: Tensor) -> bool:
     return v_BTKD.device.type == "cuda"
 
 
-def _tiles(candidates: tuple[Tiles, ...], v_BTKD: Tensor) -> Tiles:
-    limit = shared_memory_limit(v_BTKD.device)
+def _forward_tiles(v_BTKD: Tensor) -> Tiles:
     # the operands of static heads are as wide as those of live ones, or wider
-    return attention_tiles(candidates, v_BTKD.shape[-1], static_dtype(v_BTKD.dtype).itemsize, limit)
+    element_bytes = static_dtype(v_BTKD.dtype).itemsize
+    return attention_tiles(ATTENTION_TILES, v_BTKD.shape[-1], element_bytes, shared_memory_limit(v_BTKD.device))
+
+
+def _backward_tiles(v_BTKD: Tensor, heads: Heads) -> Tiles:
+    group, element_bytes = heads.num_heads // v_BTKD.shape[2], static_dtype(v_BTKD.dtype).itemsize
+    return backward_tiles(v_BTKD.shape[-1], group, element_bytes, shared_memory_limit(v_BTKD.device))
 
 
 def _kernel(
@@ -67,7 +72,7 @@ def _kernel(
         return cpu_forward(*arguments)
     from saf_titan.ops.mixed_attention.fused_forward import fused_forward
 
-    return fused_forward(*arguments, _tiles(ATTENTION_TILES, v_BTKD))
+    return fused_forward(*arguments, _forward_tiles(v_BTKD))
 
 
 def _fake(
@@ -108,7 +113,7 @@ def _backward_kernel(
         return cpu_backward(*arguments)
     from saf_titan.ops.mixed_attention.fused_backward import fused_backward
 
-    return fused_backward(*arguments, _tiles(BACKWARD_TILES, v_BTKD))
+    return fused_backward(*arguments, _backward_tiles(v_BTKD, heads))
 
 
 def _backward_fake(
