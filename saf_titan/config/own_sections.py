@@ -23,8 +23,9 @@ class ModelSection:
     and has no QK circuit, but knows tensor, pipeline and context parallelism."""
     position: Literal["rope", "learned"] = "rope"
     """gpt: rotary or learned absolute positions."""
-    vocab_size: Annotated[int, POSITIVE] = 50304
-    """gpt: rows of the embedding; at least the vocabulary of the shards (GPT-2: 50257, padded to a multiple of 128)."""
+    vocab_size: Annotated[int, NOT_NEGATIVE] = 0
+    """Rows of the embedding; at least the vocabulary of the shards. 0: the flavor's (gpt: 50304, which is GPT-2's 50257
+    padded to a multiple of 128)."""
     num_layers: Annotated[int, NOT_NEGATIVE] = 0
     """Layers; llama3, qwen3: at most the flavor's. 0: the flavor's."""
     num_heads: Annotated[int, NOT_NEGATIVE] = 0

@@ -49,7 +49,11 @@ class RunConfig:
     def shape(self) -> ModelShape:
         """Sizes of the model: the flavor's, with the overrides of [model]."""
         model, flavor = self.model, SHAPES[self.model.family][self.model.flavor]
-        shape = replace(flavor, num_layers=model.num_layers or flavor.num_layers)
+        shape = replace(
+            flavor,
+            num_layers=model.num_layers or flavor.num_layers,
+            vocab_size=model.vocab_size or flavor.vocab_size,
+        )
         if model.family != "gpt":
             return shape
         num_heads, dim = model.num_heads or flavor.num_heads, model.dim or flavor.dim
@@ -59,7 +63,6 @@ class RunConfig:
             num_kv_heads=num_heads,
             head_dim=dim // num_heads,
             dim=dim,
-            vocab_size=model.vocab_size,
         )
 
     @property

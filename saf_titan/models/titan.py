@@ -32,13 +32,15 @@ def titan_spec(family: str, flavor: str, shape: ModelShape, *, fuse_qkv: bool, a
 
     Args:
         family: ``llama3`` or ``qwen3``.
-        shape: of the flavor; with fewer layers, the flavor's first ones.
+        shape: of the flavor, but for the size of the vocabulary and the number of layers, of which the first are kept.
         fuse_qkv: leave the model as it is, with one matrix for queries, keys and values. Otherwise each has its own,
             attention is ours, and initial weights do not depend on the sharding.
         attention_backend: of layers with static heads.
     """
     spec = _REGISTRIES[family](flavor, attn_backend="flex")
     del spec.model.layers[shape.num_layers :]
+    spec.model.vocab_size = shape.vocab_size
+    spec.model.tok_embeddings.num_embeddings = spec.model.lm_head.out_features = shape.vocab_size
     if fuse_qkv:
         return _as_it_is(spec)
     for layer in spec.model.layers:

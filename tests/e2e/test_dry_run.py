@@ -25,6 +25,7 @@ NAMES = {
     "1b_8k_saf25",
     "1b_8k_saf50",
     "124m_4k_qk10",
+    "llama3_debug_cpu",
 }
 
 
