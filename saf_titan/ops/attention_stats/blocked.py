@@ -3,7 +3,7 @@
 A block of R rows sees only the keys up to its last row, so the causal half of the work is skipped, and the
 (B, R, J) tile is reused from the cache by every statistic. Sums over a tile are taken in the tile's dtype
 (pairwise), sums over tiles in float64. The variance is centred inside the tile, and the KL is summed as
-P (log P - log Pbar), so neither loses digits to cancellation.
+P (log P - log Pbar), so neither loses digits to cancellation. On a CPU heads run beside each other, one a thread.
 
 Legend: B sequences, T time, H query heads, K kv heads, D head dim, R rows of a block, J keys the block sees,
 P blocks of the pooled picture.
@@ -12,6 +12,8 @@ P blocks of the pooled picture.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import torch
@@ -44,8 +46,30 @@ def attention_stats_blocked(
         raise ValueError(f"row_block must be at least 1, got {row_block}")
     group = H // k_BTKD.shape[2]
     scale = 1 / math.sqrt(D) if scale is None else scale
-    heads = [_head_stats(q_BTHD[:, :, h], k_BTKD[:, :, h // group], scale, row_block, map_size) for h in range(H)]
+
+    @torch.no_grad()
+    def head_stats(h: int) -> tuple[Tensor, ...]:
+        return _head_stats(q_BTHD[:, :, h], k_BTKD[:, :, h // group], scale, row_block, map_size)
+
+    heads = _map_heads(head_stats, H) if q_BTHD.device.type == "cpu" else map(head_stats, range(H))
     return AttentionStats(B, T, *(torch.stack(column) for column in zip(*heads, strict=True)))
+
+
+def _map_heads(function: Callable[[int], tuple[Tensor, ...]], num_heads: int) -> list[tuple[Tensor, ...]]:
+    """Results for heads 0 .. num_heads - 1, as many at once as torch has threads.
+
+    A tile is too small to be shared out: threads would spend their time waiting for each other at the end of every
+    operation. So every head has a thread of its own, which also makes its numbers the same for any number of threads.
+    """
+    num_threads = torch.get_num_threads()
+    if num_threads == 1:
+        return [function(head) for head in range(num_heads)]
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(num_threads) as pool:
+            return list(pool.map(function, range(num_heads)))
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def _head_stats(q_BTD: Tensor, k_BTD: Tensor, scale: float, row_block: int, map_size: int) -> tuple[Tensor, ...]:
