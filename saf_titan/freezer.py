@@ -146,7 +146,7 @@ class Freezer(Generic[Batch]):
         settings = self._settings
         seconds: dict[str, float] = {}
         with _timed(seconds, "calibrate"):
-            calibration = self.calibrate(data, TimedProgress(logger.info, every=_PROGRESS_SECONDS))
+            calibration = self.calibrate(data, _progress())
         with _timed(seconds, "fit"):
             plan = make_plan(
                 calibration,
@@ -260,6 +260,7 @@ class Freezer(Generic[Batch]):
                 content,
                 seed=self._settings.seed,
                 group=self._group,
+                progress=_progress(),
             )
 
     def _compensated_values(self, plan: StaticPlan, batches: Sequence[Batch]) -> dict[tuple[int, int], Tensor] | None:
@@ -355,6 +356,10 @@ def freeze_schedule(run: RunConfig) -> Schedule:
             )
         )
     return FixedSchedule([(start, saf.rate)])
+
+
+def _progress() -> TimedProgress:
+    return TimedProgress(logger.info, every=_PROGRESS_SECONDS)
 
 
 @contextmanager
