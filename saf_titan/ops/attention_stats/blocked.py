@@ -12,14 +12,13 @@ P blocks of the pooled picture.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from saf_titan.ops.attention_stats.heads import map_heads
 from saf_titan.ops.attention_stats.stats import AttentionStats, check_inputs, pooling_matrix
 
 # a tile and its two companions stay within a core's second-level cache
@@ -47,29 +46,11 @@ def attention_stats_blocked(
     group = H // k_BTKD.shape[2]
     scale = 1 / math.sqrt(D) if scale is None else scale
 
-    @torch.no_grad()
     def head_stats(h: int) -> tuple[Tensor, ...]:
         return _head_stats(q_BTHD[:, :, h], k_BTKD[:, :, h // group], scale, row_block, map_size)
 
-    heads = _map_heads(head_stats, H) if q_BTHD.device.type == "cpu" else map(head_stats, range(H))
+    heads = map_heads(head_stats, range(H), q_BTHD.device)
     return AttentionStats(B, T, *(torch.stack(column) for column in zip(*heads, strict=True)))
-
-
-def _map_heads(function: Callable[[int], tuple[Tensor, ...]], num_heads: int) -> list[tuple[Tensor, ...]]:
-    """Results for heads 0 .. num_heads - 1, as many at once as torch has threads.
-
-    A tile is too small to be shared out: threads would spend their time waiting for each other at the end of every
-    operation. So every head has a thread of its own, which also makes its numbers the same for any number of threads.
-    """
-    num_threads = torch.get_num_threads()
-    if num_threads == 1:
-        return [function(head) for head in range(num_heads)]
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(num_threads) as pool:
-            return list(pool.map(function, range(num_heads)))
-    finally:
-        torch.set_num_threads(num_threads)
 
 
 def _head_stats(q_BTD: Tensor, k_BTD: Tensor, scale: float, row_block: int, map_size: int) -> tuple[Tensor, ...]:
