@@ -46,6 +46,7 @@ def model_identity(run: RunConfig) -> str:
             "position": model.position,
             "num_layers": shape.num_layers,
             "num_heads": shape.num_heads,
+            "num_kv_heads": shape.num_kv_heads,
             "dim": shape.dim,
             "vocab_size": shape.vocab_size,
             "rope_theta": model.rope_theta,
@@ -56,9 +57,9 @@ def model_identity(run: RunConfig) -> str:
 
 
 def require_same_model(saved: str, built: str, *, source: str) -> None:
-    """Raise ValueError, naming each difference, unless two identities are equal."""
+    """Raise ValueError, naming each difference, unless two identities agree in what both of them tell."""
     then, now = json.loads(saved), json.loads(built)
-    changes = [f"model.{key} was {then.get(key)} and is {now[key]}" for key in now if then.get(key) != now[key]]
+    changes = [f"model.{key} was {then[key]} and is {now[key]}" for key in now if key in then and then[key] != now[key]]
     if changes:
         raise ValueError(
             f"{source} is of another model: {'; '.join(changes)}; go on with the old values, or start a new run in "

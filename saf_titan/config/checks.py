@@ -47,7 +47,7 @@ def conflicts(config: RunConfig, given: frozenset[str]) -> Iterator[Conflict]:
 def _model(config: RunConfig) -> Iterator[Conflict]:
     model, shape = config.model, config.shape
     if model.family != "gpt":
-        for name in ("num_heads", "dim", "position", "rope_theta", "init_std", "norm_eps"):
+        for name in ("num_heads", "num_kv_heads", "dim", "position", "rope_theta", "init_std", "norm_eps"):
             if getattr(model, name) != getattr(ModelSection(), name):
                 yield Conflict(
                     (f"model.{name}", "model.family"),
@@ -61,6 +61,11 @@ def _model(config: RunConfig) -> Iterator[Conflict]:
     if model.fuse_qkv:
         yield Conflict(
             ("model.fuse_qkv", "model.family"), "is for torchtitan's llama3 and qwen3; gpt has separate projections"
+        )
+    if shape.num_heads % shape.num_kv_heads:
+        yield Conflict(
+            ("model.num_kv_heads", "model.num_heads", "model.flavor"),
+            f"must divide the {shape.num_heads} query heads of a layer",
         )
     if shape.dim % shape.num_heads:
         yield Conflict(
