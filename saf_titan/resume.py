@@ -21,6 +21,8 @@ PLAN_KEY = "saf_plan"
 STATE_KEY = "saf_state"
 """Key of what the schedule and the selector must remember; absent where that is nothing."""
 
+CLOCK_KEY = "saf_clock"
+"""Key of the time that a run of a fixed time has spent; absent in others."""
 
 MODEL_KEY = "saf_model"
 """Key of what the weights alone do not tell of a model; absent in checkpoints of stock torchtitan."""
@@ -33,6 +35,8 @@ class SavedFreeze:
     plan: StaticPlan | None = None
     state: bytes | None = None
     """``Freezer.state()``; None if the checkpoint has none."""
+    clock: str | None = None
+    """``SpentTime``; None if the run had no time budget."""
     model: str | None = None
     """``model_identity()`` of the run that wrote it."""
 
@@ -113,4 +117,4 @@ def read_freeze(checkpoint: Path) -> SavedFreeze:
     plan = None
     if PLAN_KEY in loaded:
         plan = StaticPlan.from_bytes(loaded[PLAN_KEY], source=f"the plan in {checkpoint}")
-    return SavedFreeze(plan=plan, state=loaded.get(STATE_KEY), model=loaded.get(MODEL_KEY))
+    return SavedFreeze(plan=plan, state=loaded.get(STATE_KEY), clock=loaded.get(CLOCK_KEY), model=loaded.get(MODEL_KEY))

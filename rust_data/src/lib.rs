@@ -10,4 +10,5 @@ pub mod job;
 #[cfg(feature = "python")]
 mod py;
 pub mod shards;
+pub mod simd;
 pub mod text;

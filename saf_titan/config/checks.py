@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from saf_titan.config.errors import ConfigError, Problem, nearest
 from saf_titan.config.host_sections import CheckpointSection
-from saf_titan.config.own_sections import CircuitsSection, ModelSection
+from saf_titan.config.own_sections import CircuitsSection, ModelSection, SafSection
 from saf_titan.config.schema import RunConfig
 from saf_titan.config.shapes import SHAPES
 from saf_titan.head_count import head_count
+from saf_titan.saf.dense_memory import DENSE_CONTENTS, dense_excess
 
 
 class Conflict(NamedTuple):
@@ -266,8 +267,20 @@ def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
             "before the last step",
         )
     for name, value in (("pattern_lr", saf.pattern_lr), ("compensate", saf.compensate)):
-        if value and saf.content == "prune":
-            yield Conflict((f"saf.{name}", "saf.content"), 'needs patterns, and saf.content = "prune" has none')
+        if value and saf.content in ("prune", *DENSE_CONTENTS):
+            yield Conflict(
+                (f"saf.{name}", "saf.content"),
+                f'needs patterns of two vectors a head, which saf.content = "{saf.content}" has not',
+            )
+    if saf.content in DENSE_CONTENTS:
+        num_static = head_count(total, saf.rate, saf.rounding)
+        excess = dense_excess(saf.content, num_static, config.training.seq_len, saf.max_dense_gib)
+        if excess:
+            yield Conflict(("saf.content", "saf.max_dense_gib", "saf.rate", "training.seq_len"), excess)
+    if saf.max_fit_kl != SafSection().max_fit_kl and saf.content == "prune":
+        yield Conflict(
+            ("saf.max_fit_kl", "saf.content"), 'has no effect on saf.content = "prune", which fits no pattern'
+        )
     if saf.pattern_lr and config.training.cuda_graphs:
         yield Conflict(
             ("saf.pattern_lr", "training.cuda_graphs"),

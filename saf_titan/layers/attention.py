@@ -16,11 +16,12 @@ from torchtitan.protocols.module import Module
 
 from saf_titan.layers.qkv import SplitQKV
 from saf_titan.ops import StaticPattern, mixed_attention, prepare_pattern
-from saf_titan.saf.calibrate import CaptureFn
+from saf_titan.ops.dense_mix import dense_attention
+from saf_titan.saf.capture import CaptureFn
 
 
 class MixedAttention(Module):
-    """Inner attention: scores and softmax for live heads, ``ops.static_mix`` for static ones.
+    """Inner attention: scores and softmax for live heads, ``ops.static_mix`` or ``ops.dense_mix`` for static ones.
 
     Patterns and head numbers are buffers, so that a freeze changes no graph guard but shapes; they are not persistent:
     the plan in the checkpoint, not the module, is their record.
@@ -35,6 +36,8 @@ class MixedAttention(Module):
     static_heads_S: Tensor
     pattern_alpha_HT: Tensor
     pattern_rho_HT: Tensor
+    dense_STT: Tensor | None
+    """Patterns of static heads that are no StaticPattern."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -43,16 +46,30 @@ class MixedAttention(Module):
         self.static_heads: tuple[int, ...] = ()
         self.register_buffer("live_heads_U", torch.empty(config.num_heads, dtype=torch.int64), persistent=False)
         self.register_buffer("static_heads_S", torch.empty(0, dtype=torch.int64), persistent=False)
+        self.register_buffer("dense_STT", None, persistent=False)
 
     def set_static(self, static_heads: tuple[int, ...], pattern: StaticPattern) -> None:
         """Mix ``static_heads`` (ascending) with ``pattern`` from now on."""
+        self._set_heads(static_heads, pattern.alpha_HT.device)
+        for name, tensor in pattern._asdict().items():
+            self.register_buffer(f"pattern_{name}", tensor, persistent=False)
+
+    def set_dense(self, static_heads: tuple[int, ...], p_STT: Tensor) -> None:
+        """Mix ``static_heads`` (ascending) with the matrices ``p_STT`` from now on."""
+        self._set_heads(static_heads, p_STT.device)
+        self.dense_STT = p_STT
+
+    def _set_heads(self, static_heads: tuple[int, ...], device: torch.device) -> None:
+        self._drop_patterns()
         self.static_heads = static_heads
-        device = pattern.alpha_HT.device
         live_heads = [head for head in range(self.num_heads) if head not in static_heads]
         self.live_heads_U = torch.tensor(live_heads, dtype=torch.int64, device=device)
         self.static_heads_S = torch.tensor(static_heads, dtype=torch.int64, device=device)
-        for name, tensor in pattern._asdict().items():
-            self.register_buffer(f"pattern_{name}", tensor, persistent=False)
+
+    def _drop_patterns(self) -> None:
+        self.dense_STT = None
+        for name in StaticPattern._fields:
+            self._buffers.pop(f"pattern_{name}", None)
 
     def set_live(self, num_heads: int) -> None:
         """Score ``num_heads`` heads from now on: all that queries, keys and values come for."""
@@ -60,8 +77,7 @@ class MixedAttention(Module):
         self.num_heads = num_heads
         self.live_heads_U = torch.arange(num_heads, device=self.live_heads_U.device)
         self.static_heads_S = self.live_heads_U[:0]
-        for name in StaticPattern._fields:
-            self._buffers.pop(f"pattern_{name}", None)
+        self._drop_patterns()
 
     def _init_self_buffers(self, *, buffer_device: torch.device | None = None) -> None:
         # the model is built on the meta device and materialised empty
@@ -71,6 +87,9 @@ class MixedAttention(Module):
         self, q_BTUD: Tensor | None, k_BTKD: Tensor | None, v_BTKD: Tensor, *, scale: float | None = None
     ) -> Tensor:
         """Returns y [B, T, H, D] with heads in their natural order."""
+        if self.dense_STT is not None:
+            heads = {"live_heads": self.live_heads_U, "static_heads": self.static_heads_S}
+            return dense_attention(q_BTUD, k_BTKD, v_BTKD, **heads, p_STT=self.dense_STT, scale=scale)
         pattern = None
         if self.static_heads:
             pattern = StaticPattern(*(getattr(self, f"pattern_{name}") for name in StaticPattern._fields))
@@ -143,6 +162,12 @@ class SAFAttention(GQAttention):
         device = self.wo.weight.device
         self.inner_attention.set_static(heads, prepare_pattern(alpha_ST.to(device), rho_ST.to(device)))
         self.qkv_linear.skip(heads, values=False)
+
+    def set_dense(self, heads: tuple[int, ...], p_STT: Tensor) -> None:
+        """Make exactly ``heads`` (ascending, unique) static, with fp32 matrices [len(heads), T_fit, T_fit]."""
+        self._set_heads(heads, is_pruned=False)
+        self.inner_attention.set_dense(heads, p_STT.to(self.wo.weight.device))
+        self.qkv_linear.keep(live=self.live_heads, values=None)
 
     def pattern_logits(self) -> tuple[Tensor, Tensor]:
         """alpha and rho [S, T_fit] of the prepared patterns; gradients of mixing arrive there if asked for."""

@@ -1,5 +1,6 @@
-"""The method on files, without a model: look at plans and statistics, try other selections.
+"""The method on files: calibrate a checkpoint, look at plans and statistics, try other selections.
 
+    python -m saf_titan.saf calibrate CHECKPOINT --out stats.safetensors
     python -m saf_titan.saf show PLAN
     python -m saf_titan.saf diff PLAN PLAN
     python -m saf_titan.saf explain STATS --plan PLAN
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from saf_titan.saf.calibration import Calibration
@@ -29,6 +31,27 @@ from saf_titan.saf.fit import fit_compact
 from saf_titan.saf.plan import StaticPlan
 from saf_titan.saf.select import parse_heads
 from saf_titan.saf.show import describe_pattern, plan_diff, plan_map, plan_table
+
+
+def calibrate(args: argparse.Namespace) -> int:
+    # a model takes long to import, and no other command needs one
+    from saf_titan.config import load_config
+    from saf_titan.offline import calibrate_checkpoint
+    from saf_titan.saf.progress import TimedProgress
+
+    given = {"data.path": args.data, "saf.calibration_sequences": args.sequences, "saf.selector": args.selector}
+    overrides = [f"--{key}={value}" for key, value in given.items() if value is not None]
+    # <run>/config.toml of <run>/checkpoint/step-N
+    run = load_config(args.config or args.checkpoint.resolve().parents[1] / "config.toml", overrides)
+    progress = TimedProgress(partial(print, file=sys.stderr), every=2.0)
+    calibration = calibrate_checkpoint(run, args.checkpoint, progress)
+    calibration.save(args.out)
+    record, live = calibration.record, int(calibration.live_LH.sum())
+    print(
+        f"{live} live heads on {record.num_sequences} sequences of {record.seq_len} tokens; scores "
+        f"{', '.join(calibration.all_scores())}; wrote {args.out}"
+    )
+    return 0
 
 
 def show(args: argparse.Namespace) -> int:
@@ -129,6 +152,15 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m saf_titan.saf", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = main.add_subparsers(required=True, metavar="command")
+
+    command = commands.add_parser("calibrate", help="statistics of a checkpoint's heads, as a freeze would take them")
+    command.add_argument("checkpoint", type=Path, help="folder of a trainer's checkpoint, of any number of ranks")
+    command.add_argument("--config", type=Path, help="TOML file of the run (default: the run's own config.toml)")
+    command.add_argument("--data", help="folder of token shards (default: data.path of the configuration)")
+    command.add_argument("--sequences", type=int, metavar="N", help="default: saf.calibration_sequences")
+    command.add_argument("--selector", help="adds the scores that this selector needs (default: saf.selector)")
+    command.add_argument("--out", type=Path, required=True, help="file of the statistics")
+    command.set_defaults(run=calibrate)
 
     command = commands.add_parser("show", help="table and map of a plan")
     command.add_argument("plan", type=Path)

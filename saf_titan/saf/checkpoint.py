@@ -45,6 +45,28 @@ def read_checkpoint(folder: Path, *, prefix: str = "") -> dict[str, Any]:
     return state
 
 
+def load_weights(folder: Path, weights: dict[str, Tensor]) -> None:
+    """Fill the tensors of a model's state dict from a checkpoint, of any sharding, in place.
+
+    Raises ValueError, with nothing filled, unless the checkpoint has each of them in the same shape.
+    """
+    if not (folder / ".metadata").is_file():
+        raise ValueError(f"{folder} is not a complete checkpoint: it has no .metadata")
+    entries = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+    for name, weight in weights.items():
+        entry = entries.get(name)
+        if not isinstance(entry, TensorStorageMetadata) or entry.size != weight.shape:
+            found = (
+                f"has it as {tuple(entry.size)}" if isinstance(entry, TensorStorageMetadata) else "has no such tensor"
+            )
+            raise ValueError(
+                f"the model needs {name} of shape {tuple(weight.shape)}, and {folder} {found}: the configuration "
+                "is of another model"
+            )
+    with _one_process():
+        dcp.load(dict(weights), checkpoint_id=folder, no_dist=True)
+
+
 def write_checkpoint(state: dict[str, Any], folder: Path) -> None:
     """Save nested dictionaries as a checkpoint. ValueError if the folder is there already."""
     if folder.exists():

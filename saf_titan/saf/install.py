@@ -47,6 +47,8 @@ class FreezableAttention(Protocol):
 
     def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None: ...
 
+    def set_dense(self, heads: tuple[int, ...], p_STT: Tensor) -> None: ...
+
     def set_pruned(self, heads: tuple[int, ...]) -> None: ...
 
     def set_live(self) -> None: ...
@@ -56,11 +58,13 @@ def install(attentions: Sequence[FreezableAttention], plan: StaticPlan | None) -
     """Make exactly the heads of ``plan`` static in ``attentions`` (one a layer, in order); None: no head."""
     layers = plan.layers() if plan is not None else {}
     for layer, attention in enumerate(attentions):
-        if layer not in layers:
+        if plan is None or layer not in layers:
             if attention.static_heads:
                 attention.set_live()
-        elif plan is not None and plan.content == PRUNE:
+        elif plan.content == PRUNE:
             attention.set_pruned(layers[layer][0])
+        elif plan.is_dense:
+            attention.set_dense(layers[layer][0], plan.dense_patterns(layer))
         else:
             attention.set_static(*layers[layer])
 

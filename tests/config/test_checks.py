@@ -211,3 +211,18 @@ def test_properties_resolve_zeros() -> None:
     assert config.calibration_batch_size == config.training.local_batch_size
     assert load_config(None, ["--lr_scheduler.total_steps=12345"]).schedule_steps == 12345
     assert not config.scales_qk
+
+
+def test_a_gate_on_what_is_not_fitted() -> None:
+    words = [*SAF, "--saf.content=prune"]
+    assert not faults(*words)
+    assert "fits no pattern" in faults(*words, "--saf.max_fit_kl=1.0")["saf.max_fit_kl"]
+
+
+def test_matrices_that_are_too_large() -> None:
+    words = [*SAF, "--saf.content=sharp", "--training.seq_len=1024", "--saf.rate=0.25"]
+    assert not faults(*words)
+    message = faults(*words, "--saf.max_dense_gib=0.1")["saf.content"]
+    # 124m has 144 heads
+    assert "36 heads x 1024 x 1024 x 4 bytes = 150,994,944 bytes (0.14 GiB), and the limit is 0.1 GiB" in message
+    assert "two vectors" in faults(*words, "--saf.pattern_lr=0.1")["saf.pattern_lr"]

@@ -17,6 +17,7 @@ from saf_titan.layers.attention import MixedAttention, SAFAttention
 from saf_titan.layers.qkv import SplitQKV
 from saf_titan.models.init import normal
 from saf_titan.ops.mixed_attention import cpu
+from saf_titan.ops.pattern import attention_rows
 
 B, T, H, D = 2, 24, 4, 8
 C = H * D
@@ -203,3 +204,19 @@ def test_parameters_keep_their_identity() -> None:
     module.set_static((0, 2), *random_pattern(2))
     assert [id(parameter) for parameter in module.parameters()] == before
     assert set(module.state_dict()) == keys
+
+
+def test_dense_patterns_replace_compact_ones_and_go_again() -> None:
+    module, compact = attention(), attention()
+    alpha_ST, rho_ST = random_pattern(2)
+    compact.set_static((0, 2), alpha_ST, rho_ST)
+    module.set_static((1,), alpha_ST[:1], rho_ST[:1])
+    module.set_dense((0, 2), attention_rows(alpha_ST, rho_ST, 0, T))
+    for length in (T, T - 5):
+        x = torch.randn(B, length, C, generator=torch.Generator().manual_seed(2))
+        torch.testing.assert_close(module(x, None), compact(x, None), rtol=1e-4, atol=1e-5)
+    assert module.static_heads == (0, 2)
+    assert not any("pattern" in name for name in dict(module.inner_attention.named_buffers()))
+    assert not any("dense" in name for name in module.state_dict())
+    module.set_live()
+    assert torch.equal(module(x, None), attention()(x, None))

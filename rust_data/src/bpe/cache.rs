@@ -4,7 +4,7 @@
 //! every word of real text is found there. Longer ones are kept by their bytes in a second table.
 
 use super::id::Id;
-use super::pages::zeroed;
+use super::pages::table;
 
 /// Longest word that fits into a key.
 pub const SHORT: usize = 15;
@@ -25,13 +25,22 @@ pub fn key_of(word: &[u8]) -> Key {
 /// The key of the first `len` bytes of `bytes`, `len` at most 15.
 #[inline(always)]
 pub fn key_within(bytes: &[u8; 16], len: usize) -> Key {
-    let bits = 8 * len as u32;
     let [low, high] = split(u128::from_le_bytes(*bytes));
-    // shifts by a whole word give zero
-    let low_mask = (1u64.checked_shl(bits).unwrap_or(0)).wrapping_sub(1);
-    let high_mask = if bits <= 64 { 0 } else { (1u64 << (bits - 64)) - 1 };
-    [low & low_mask, high & high_mask | (len as u64) << 56]
+    let [low_kept, high_kept] = KEPT[len];
+    [low & low_kept, high & high_kept | (len as u64) << 56]
 }
+
+/// The bytes of a key that a word of each length has.
+const KEPT: [Key; SHORT + 1] = {
+    let mut kept = [[0; 2]; SHORT + 1];
+    let mut len = 0;
+    while len <= SHORT {
+        let mask = (1u128 << (8 * len)) - 1;
+        kept[len] = [mask as u64, (mask >> 64) as u64];
+        len += 1;
+    }
+    kept
+};
 
 #[inline(always)]
 fn split(word: u128) -> Key {
@@ -69,7 +78,7 @@ pub struct ShortCache<T: Id> {
 impl<T: Id> ShortCache<T> {
     /// Room for `2^bits` words, 32 bytes each; a quarter stays free so that a search ends soon.
     pub fn new(bits: u32) -> Self {
-        Self { buckets: zeroed(1 << (bits - 1)), room: 3 << (bits - 2), spilled: Vec::new() }
+        Self { buckets: table(1 << (bits - 1)), room: 3 << (bits - 2), spilled: Vec::new() }
     }
 
     #[inline(always)]
@@ -89,12 +98,13 @@ impl<T: Id> ShortCache<T> {
         let _ = bucket;
     }
 
-    /// The packed ids of a word that is in the very bucket it belongs to.
+    /// The packed ids of a word that is in the very bucket it belongs to and has few enough of them.
     #[inline(always)]
     pub fn get(&self, bucket: usize, key: Key) -> Option<&T::Packed> {
         let [first, second] = &self.buckets[bucket].0;
         let slot = if first.key == key { first } else { second };
-        (slot.key == key).then_some(&slot.ids)
+        // a count of zero: ids elsewhere, or a free slot that the key of no word has found
+        (slot.key == key && count_of::<T>(&slot.ids) != 0).then_some(&slot.ids)
     }
 
     /// The ids of a word, wherever it is.
@@ -174,7 +184,7 @@ struct Entry {
 impl<T: Id> LongCache<T> {
     /// Room for half of `2^bits` words, 16 bytes each and what they hold.
     pub fn new(bits: u32) -> Self {
-        Self { entries: zeroed(1 << bits), room: 1 << (bits - 1), bytes: Vec::new(), ids: Vec::new() }
+        Self { entries: table(1 << bits), room: 1 << (bits - 1), bytes: Vec::new(), ids: Vec::new() }
     }
 
     pub fn hash(word: &[u8]) -> u64 {

@@ -7,7 +7,8 @@ use super::merge::Merges;
 use super::vocab::Vocab;
 use super::words::{Words, BATCH};
 use crate::error::Result;
-use crate::text::blocks::{Blocks, BLOCK};
+use crate::simd::{Kernel, Level, Simd, BLOCK};
+use crate::text::blocks::Blocks;
 use crate::text::pattern::Splitter;
 
 /// What all threads share: vocabulary, merges and pattern.
@@ -16,24 +17,26 @@ pub struct Model {
     pub splitter: Splitter,
     pub(super) merges: Merges,
     whole_first: bool,
+    /// The instruction set that encoders use.
+    pub level: Level,
 }
 
 impl Model {
     pub fn gpt2() -> Result<Self> {
         let (vocab, pairs) = Vocab::gpt2_with_merges()?;
         let merges = Merges::from_pairs(&vocab, &pairs);
-        Ok(Self::with_merges(vocab, merges, Splitter::Gpt2, true))
+        Self::with_merges(vocab, merges, Splitter::Gpt2, true)
     }
 
     /// The rules of tiktoken: any two tokens whose join is a token may merge.
-    pub fn new(vocab: Vocab, splitter: Splitter) -> Self {
+    pub fn new(vocab: Vocab, splitter: Splitter) -> Result<Self> {
         let merges = Merges::new(&vocab);
         Self::with_merges(vocab, merges, splitter, true)
     }
 
     /// Listed merges only; `whole_first` says whether a pretoken that is a token is left as it is.
-    pub fn with_merges(vocab: Vocab, merges: Merges, splitter: Splitter, whole_first: bool) -> Self {
-        Self { vocab, splitter, merges, whole_first }
+    pub fn with_merges(vocab: Vocab, merges: Merges, splitter: Splitter, whole_first: bool) -> Result<Self> {
+        Ok(Self { vocab, splitter, merges, whole_first, level: Level::choose()? })
     }
 
     /// Pretokens that are a token as they stand, whatever the merges say.
@@ -48,43 +51,58 @@ pub struct Encoder<T: Id> {
     model: Arc<Model>,
     words: Words<T>,
     borders: Vec<usize>,
+    level: Level,
 }
 
 impl<T: Id> Encoder<T> {
     pub fn new(model: Arc<Model>) -> Self {
+        let level = model.level;
         // room for a batch, what the block that ends it adds, and the end of the text
         let borders = vec![0; BATCH + 2 * BLOCK];
-        Self { words: Words::new(&model), model, borders }
+        Self { words: Words::new(&model), model, borders, level }
     }
 
     /// Appends the ids of `text`; special tokens in it are plain text.
     pub fn encode(&mut self, text: &str, out: &mut Vec<T>) -> Result<()> {
-        let Self { model, words, .. } = self;
+        let Self { model, words, borders, level } = self;
         match &model.splitter {
             Splitter::Gpt2 => {
-                self.encode_blocks(text, out);
+                level.run(EncodeText { model, words, borders, text, out });
                 Ok(())
             }
-            Splitter::Regex(regex) => regex.for_each(text, |word| words.encode_rare(model, word, out)),
+            Splitter::Regex(regex) => regex.for_each(text, |word| words.encode(*level, model, word, out)),
         }
     }
+}
 
-    fn encode_blocks(&mut self, text: &str, out: &mut Vec<T>) {
-        let Self { model, words, borders } = self;
+struct EncodeText<'a, T: Id> {
+    model: &'a Model,
+    words: &'a mut Words<T>,
+    borders: &'a mut [usize],
+    text: &'a str,
+    out: &'a mut Vec<T>,
+}
+
+impl<T: Id> Kernel for EncodeText<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { model, words, borders, text, out } = self;
         let mut blocks = Blocks::new(text);
         let mut count = 0;
         while !blocks.is_done() {
             while count < BATCH && !blocks.is_done() {
                 if let Some(place) = borders[count..].first_chunk_mut() {
-                    count += blocks.next(place);
+                    count += blocks.next(simd, place);
                 }
             }
             if blocks.is_done() {
                 borders[count] = text.len();
-                words.encode_all(model, text.as_bytes(), &borders[..=count], out);
+                words.encode_all(simd, model, text.as_bytes(), &borders[..=count], out);
             } else {
                 // where the last word ends is not known yet
-                words.encode_all(model, text.as_bytes(), &borders[..count], out);
+                words.encode_all(simd, model, text.as_bytes(), &borders[..count], out);
                 borders[0] = borders[count - 1];
                 count = 1;
             }

@@ -3,6 +3,7 @@
 use super::id::Id;
 use super::pairs::PairTable;
 use super::vocab::Vocab;
+use crate::simd::{Simd, RANKS};
 
 /// Left token, right token, the token they make. A token's id is its rank: lower ones merge first.
 pub type Pair = (u32, u32, u32);
@@ -34,8 +35,10 @@ impl Merges {
     }
 
     /// Appends the tokens of a piece of text to `ids`.
-    pub fn encode<T: Id>(&self, piece: &[u8], ids: &mut Vec<T>) {
+    #[inline(always)]
+    pub fn encode<S: Simd, T: Id>(&self, simd: S, piece: &[u8], ids: &mut Vec<T>) {
         match self {
+            Self::Narrow(table) if piece.len() <= RANKS => table.merge_short(simd, piece, ids),
             Self::Narrow(table) => table.encode(piece, ids),
             Self::Wide(table) => table.encode(piece, ids),
         }

@@ -1,9 +1,10 @@
 //! Large tables and buffers in huge pages, where the system has them.
 
-/// `count` zeroed elements, spread over as few pages as can be.
-pub fn zeroed<T: Copy + Default>(count: usize) -> Vec<T> {
-    let table = vec![T::default(); count];
-    advise(&table);
+/// `count` default elements, spread over as few pages as can be.
+pub fn table<T: Copy + Default>(count: usize) -> Vec<T> {
+    // the advice counts for pages that nobody has touched yet
+    let mut table = with_capacity(count);
+    table.resize(count, T::default());
     table
 }
 

@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 
 use super::id::Id;
 use super::merge::Pair;
+use crate::simd::{Simd, RANKS};
 
 /// For each token its two halves, and a way from the halves to the token. `I` is wide enough for all ids
 /// and `I::NONE`.
@@ -50,7 +51,7 @@ impl<I: Id> PairTable<I> {
     }
 
     /// The bit of a pair in `filter` and its place in `slots`.
-    #[inline]
+    #[inline(always)]
     fn places(&self, left: I, right: I) -> (usize, usize) {
         let key = u64::from(left.to_u32()) << 32 | u64::from(right.to_u32());
         let hash = (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize;
@@ -58,7 +59,7 @@ impl<I: Id> PairTable<I> {
     }
 
     /// The token that `left` and `right` make, or `NONE`.
-    #[inline]
+    #[inline(always)]
     fn join(&self, left: I, right: I) -> I {
         let (bit, mut slot) = self.places(left, right);
         if self.filter[bit / 64] >> (bit % 64) & 1 == 0 {
@@ -162,6 +163,47 @@ impl<I: Id> PairTable<I> {
             }
         }
         ids.extend(parts.iter().filter(|&&part| part != I::NONE).map(|part| T::from_u32(part.to_u32())));
+    }
+}
+
+impl PairTable<u16> {
+    /// For pieces of at most `RANKS` bytes: the ranks of all possible merges stay in registers.
+    #[inline(always)]
+    pub fn merge_short<S: Simd, T: Id>(&self, simd: S, piece: &[u8], ids: &mut Vec<T>) {
+        let mut parts = [u16::NONE; RANKS];
+        let mut first_ranks = [u16::NONE; RANKS];
+        for (part, &byte) in parts.iter_mut().zip(piece) {
+            *part = self.byte_ids[usize::from(byte)];
+        }
+        for (rank, pair) in first_ranks.iter_mut().zip(piece.windows(2)) {
+            *rank = self.byte_pairs[256 * usize::from(pair[0]) + usize::from(pair[1])];
+        }
+        let mut ranks = simd.ranks(&first_ranks);
+        // a set bit is a place where a part starts
+        let mut alive = (1u32 << piece.len()) - 1;
+        loop {
+            let (token, place) = simd.lowest(ranks);
+            if token == u16::NONE {
+                break;
+            }
+            let behind = alive & (!1 << place);
+            let gone = behind.trailing_zeros() as usize % RANKS;
+            alive &= !(1 << gone);
+            parts[place] = token;
+            ranks = simd.replace(ranks, gone, u16::NONE);
+            let next = behind & behind.wrapping_sub(1);
+            let right = if next == 0 { u16::NONE } else { self.join(token, parts[next.trailing_zeros() as usize % RANKS]) };
+            ranks = simd.replace(ranks, place, right);
+            let before = alive & ((1 << place) - 1);
+            if before != 0 {
+                let previous = (31 - before.leading_zeros()) as usize % RANKS;
+                ranks = simd.replace(ranks, previous, self.join(parts[previous], token));
+            }
+        }
+        while alive != 0 {
+            ids.push(T::from_u32(u32::from(parts[alive.trailing_zeros() as usize % RANKS])));
+            alive &= alive - 1;
+        }
     }
 }
 

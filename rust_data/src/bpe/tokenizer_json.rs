@@ -42,7 +42,7 @@ fn parse(root: &Value, name: &str) -> Result<Model> {
     let tokens = tokens_of(&model["vocab"], &added)?;
     let vocab = Vocab::new(name, tokens, eot).checked()?;
     let merges = merges_of(&model["merges"], &vocab)?;
-    Ok(Model::with_merges(vocab, merges, splitter, model["ignore_merges"] == true))
+    Model::with_merges(vocab, merges, splitter, model["ignore_merges"] == true)
 }
 
 fn unsupported(what: &str, value: &Value) -> Error {

@@ -3,6 +3,7 @@
 use super::cache::{count_of, key_of, key_within, Key, LongCache, ShortCache, SHORT};
 use super::encoder::Model;
 use super::id::Id;
+use crate::simd::{Kernel, Level, Simd, BLOCK};
 
 const SHORT_BITS: u32 = 20;
 const LONG_BITS: u32 = 18;
@@ -11,8 +12,9 @@ const LONGEST: usize = 128;
 /// Words that are looked up together, so that the cache lines of all are under way at once.
 pub const BATCH: usize = 256;
 /// Room for the words that the last block may add to a batch.
-const MAX_BATCH: usize = BATCH + 64;
+const MAX_BATCH: usize = BATCH + BLOCK;
 
+/// A word's key, zero if it is a long one, and where in the table it belongs.
 #[derive(Clone, Copy, Default)]
 struct Lookup {
     key: Key,
@@ -25,8 +27,6 @@ pub struct Words<T: Id> {
     /// Whether a short word had no place among the short ones, so that it may be among the long ones.
     overflown: bool,
     lookups: Vec<Lookup>,
-    /// Ids on their way to the output.
-    ready: Vec<T>,
 }
 
 impl<T: Id> Words<T> {
@@ -37,76 +37,102 @@ impl<T: Id> Words<T> {
             long: LongCache::new(LONG_BITS.max((2 * model.vocab.size()).next_power_of_two().trailing_zeros())),
             overflown: false,
             lookups: vec![Lookup::default(); MAX_BATCH],
-            ready: vec![T::default(); MAX_BATCH * T::PACKED],
         };
         for (id, token) in model.whole_tokens() {
-            words.keep(token, &[T::from_u32(id)]);
+            words.keep(words.lookup(token), token, &[T::from_u32(id)]);
         }
         words
     }
 
     /// Appends the ids of the words between consecutive `borders` of `text`.
     #[inline(always)]
-    pub fn encode_all(&mut self, model: &Model, text: &[u8], borders: &[usize], out: &mut Vec<T>) {
+    pub fn encode_all<S: Simd>(&mut self, simd: S, model: &Model, text: &[u8], borders: &[usize], out: &mut Vec<T>) {
         let num_words = borders.len() - 1;
         for (lookup, border) in self.lookups[..num_words].iter_mut().zip(borders.windows(2)) {
             let (start, len) = (border[0], border[1] - border[0]);
+            // a long word is looked up like an empty one, which is nowhere
+            let len = if len > SHORT { 0 } else { len };
             lookup.key = match text[start..].first_chunk() {
-                _ if len > SHORT => [0; 2],
                 Some(bytes) => key_within(bytes, len),
                 None => key_of(&text[start..start + len]),
             };
             lookup.bucket = self.short.bucket_of(lookup.key);
             self.short.prefetch(lookup.bucket);
         }
-        let mut num_ready = 0;
+        // room for an id a byte, and for the whole slot that is copied for the last word
+        out.reserve(borders[num_words] - borders[0] + T::PACKED);
         for i in 0..num_words {
-            let Lookup { key, bucket } = self.lookups[i];
-            match self.short.get(bucket, key) {
-                // a key of zero is a long word, a count of zero a word with many ids
-                Some(ids) if key[1] != 0 && count_of::<T>(ids) != 0 => {
-                    self.ready[num_ready..num_ready + T::PACKED].copy_from_slice(ids.as_ref());
-                    num_ready += count_of::<T>(ids);
+            let lookup = self.lookups[i];
+            match self.short.get(lookup.bucket, lookup.key) {
+                Some(ids) => {
+                    let len = out.len();
+                    // SAFETY: a word has no more ids than bytes, so the words before this one have left
+                    // room for PACKED ids, of which the first `count_of` are the word's.
+                    unsafe {
+                        out.as_mut_ptr().add(len).cast::<T::Packed>().write_unaligned(*ids);
+                        out.set_len(len + count_of::<T>(ids));
+                    }
                 }
-                _ => {
-                    out.extend_from_slice(&self.ready[..num_ready]);
-                    num_ready = 0;
-                    self.encode_rare(model, &text[borders[i]..borders[i + 1]], out);
+                None => {
+                    let word = &text[borders[i]..borders[i + 1]];
+                    simd.run(EncodeRare { words: self, model, lookup, word, out });
                 }
             }
-        }
-        out.extend_from_slice(&self.ready[..num_ready]);
-    }
-
-    /// Appends the ids of one word, however rare.
-    #[inline(never)]
-    pub fn encode_rare(&mut self, model: &Model, word: &[u8], out: &mut Vec<T>) {
-        if word.len() <= SHORT {
-            let key = key_of(word);
-            if let Some(ids) = self.short.find(self.short.bucket_of(key), key) {
-                return out.extend_from_slice(ids);
-            }
-        }
-        if word.len() > SHORT || self.overflown {
-            if let Some(ids) = self.long.find(LongCache::<T>::hash(word), word) {
-                return out.extend_from_slice(ids);
-            }
-        }
-        let start = out.len();
-        model.merges.encode(word, out);
-        if word.len() <= LONGEST {
-            self.keep(word, &out[start..]);
         }
     }
 
-    fn keep(&mut self, word: &[u8], ids: &[T]) {
+    /// Appends the ids of one word.
+    pub fn encode(&mut self, level: Level, model: &Model, word: &[u8], out: &mut Vec<T>) {
+        let lookup = self.lookup(word);
+        level.run(EncodeRare { words: self, model, lookup, word, out });
+    }
+
+    fn lookup(&self, word: &[u8]) -> Lookup {
+        let key = if word.len() <= SHORT { key_of(word) } else { Key::default() };
+        Lookup { key, bucket: self.short.bucket_of(key) }
+    }
+
+    fn find(&self, lookup: Lookup, word: &[u8]) -> Option<&[T]> {
+        let short = if word.len() <= SHORT { self.short.find(lookup.bucket, lookup.key) } else { None };
+        if short.is_none() && (word.len() > SHORT || self.overflown) {
+            return self.long.find(LongCache::<T>::hash(word), word);
+        }
+        short
+    }
+
+    fn keep(&mut self, lookup: Lookup, word: &[u8], ids: &[T]) {
         if word.len() <= SHORT {
-            let key = key_of(word);
-            if self.short.insert(self.short.bucket_of(key), key, ids) {
+            if self.short.insert(lookup.bucket, lookup.key, ids) {
                 return;
             }
             self.overflown = true;
         }
         self.long.insert(LongCache::<T>::hash(word), word, ids);
+    }
+}
+
+/// The ids of a word that is not where it is looked for first.
+struct EncodeRare<'a, T: Id> {
+    words: &'a mut Words<T>,
+    model: &'a Model,
+    lookup: Lookup,
+    word: &'a [u8],
+    out: &'a mut Vec<T>,
+}
+
+impl<T: Id> Kernel for EncodeRare<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { words, model, lookup, word, out } = self;
+        if let Some(ids) = words.find(lookup, word) {
+            return out.extend_from_slice(ids);
+        }
+        let start = out.len();
+        model.merges.encode(simd, word, out);
+        if word.len() <= LONGEST {
+            words.keep(lookup, word, &out[start..]);
+        }
     }
 }

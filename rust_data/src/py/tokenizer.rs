@@ -95,7 +95,7 @@ impl Tokenizer {
 
     #[staticmethod]
     fn from_tiktoken_file(py: Python<'_>, path: PathBuf, name: &str, pattern: &str, eot: u32) -> PyResult<Self> {
-        let load = || Ok(Model::new(Vocab::from_tiktoken_file(&path, name, eot)?, Splitter::new(pattern)?));
+        let load = || Model::new(Vocab::from_tiktoken_file(&path, name, eot)?, Splitter::new(pattern)?);
         detached(py, load).map(Self::of)
     }
 
@@ -104,7 +104,7 @@ impl Tokenizer {
     fn from_tokens(tokens: Vec<Vec<u8>>, name: &str, pattern: &str, eot: u32) -> PyResult<Self> {
         let tokens = tokens.into_iter().map(Vec::into_boxed_slice).collect();
         let vocab = Vocab::new(name, tokens, eot).checked()?;
-        Ok(Self::of(Model::new(vocab, Splitter::new(pattern)?)))
+        Ok(Self::of(Model::new(vocab, Splitter::new(pattern)?)?))
     }
 
     /// Ids of all texts and where each starts.

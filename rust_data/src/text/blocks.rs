@@ -6,11 +6,8 @@
 //! contractions move starts by a few bytes and are handled one by one.
 
 use super::classes::{class_of, Class};
-use super::masks::masks_of;
 use super::scalar::contraction_len;
-
-/// Most starts that one block can have.
-pub const BLOCK: usize = 64;
+use crate::simd::{Simd, BLOCK};
 
 pub struct Blocks<'t> {
     text: &'t str,
@@ -68,42 +65,32 @@ impl<'t> Blocks<'t> {
 
     /// Writes where pretokens start in the next block and returns how many.
     #[inline(always)]
-    pub fn next(&mut self, starts: &mut [usize; BLOCK]) -> usize {
+    pub fn next<S: Simd>(&mut self, simd: S, starts: &mut [usize; BLOCK]) -> usize {
         let base = self.at;
-        let mut bits = self.next_bits();
-        let count = bits.count_ones() as usize;
-        // eight at a time without a branch each; what is written beyond `count` is garbage
-        for eight in starts.chunks_exact_mut(8) {
-            if bits == 0 {
-                break;
-            }
-            for start in eight {
-                *start = base + bits.trailing_zeros() as usize;
-                bits &= bits.wrapping_sub(1);
-            }
-        }
-        count
+        let bits = self.next_bits(simd);
+        simd.places(bits, base, starts);
+        bits.count_ones() as usize
     }
 
     #[inline(always)]
-    fn next_bits(&mut self) -> u64 {
+    fn next_bits<S: Simd>(&mut self, simd: S) -> u64 {
         let bytes = self.text.as_bytes();
         let base = self.at;
         let left = bytes.len() - base;
         self.at += BLOCK;
         match bytes[base..].first_chunk() {
-            Some(block) => self.bits_of(base, block, !0, left),
+            Some(block) => self.bits_of(simd, base, block, !0, left),
             None => {
                 let mut padded = [0; BLOCK];
                 padded[..left].copy_from_slice(&bytes[base..]);
-                self.bits_of(base, &padded, (1 << left) - 1, left)
+                self.bits_of(simd, base, &padded, (1 << left) - 1, left)
             }
         }
     }
 
     #[inline(always)]
-    fn bits_of(&mut self, base: usize, block: &[u8; BLOCK], valid: u64, left: usize) -> u64 {
-        let masks = masks_of(block);
+    fn bits_of<S: Simd>(&mut self, simd: S, base: usize, block: &[u8; BLOCK], valid: u64, left: usize) -> u64 {
+        let masks = simd.masks(block);
         let mut kinds =
             Kinds { letters: masks.letters, numbers: masks.numbers, white: masks.white, ..Kinds::default() };
         if masks.high != 0 {
@@ -231,22 +218,32 @@ impl<'t> Blocks<'t> {
 mod tests {
     use super::super::scalar;
     use super::*;
+    use crate::simd::{Kernel, Level};
 
-    fn starts(text: &str) -> Vec<usize> {
-        let mut all = Vec::new();
-        let mut blocks = Blocks::new(text);
-        let mut found = [0; BLOCK];
-        while !blocks.is_done() {
-            let count = blocks.next(&mut found);
-            all.extend_from_slice(&found[..count]);
+    struct Starts<'t>(&'t str);
+
+    impl Kernel for Starts<'_> {
+        type Output = Vec<usize>;
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> Vec<usize> {
+            let mut all = Vec::new();
+            let mut blocks = Blocks::new(self.0);
+            let mut found = [0; BLOCK];
+            while !blocks.is_done() {
+                let count = blocks.next(simd, &mut found);
+                all.extend_from_slice(&found[..count]);
+            }
+            all
         }
-        all
     }
 
     fn assert_same(text: &str) {
         let mut expected = Vec::new();
         scalar::split(text, &mut expected);
-        assert_eq!(starts(text), expected, "{text:?}");
+        for level in Level::all() {
+            assert_eq!(level.run(Starts(text)), expected, "{}: {text:?}", level.name());
+        }
     }
 
     #[test]

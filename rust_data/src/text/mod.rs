@@ -2,7 +2,6 @@
 
 pub mod blocks;
 pub mod classes;
-mod masks;
 pub mod pattern;
 mod ranges;
 pub mod scalar;

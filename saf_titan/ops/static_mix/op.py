@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from saf_titan.ops.operators import define_gradient, define_operator
 from saf_titan.ops.packing import check_packing, document_bounds
 from saf_titan.ops.pattern import StaticPattern
 from saf_titan.ops.static_mix.band import mix_head_band
@@ -64,8 +65,7 @@ def check_dtype(v_BTHD: Tensor) -> None:
         raise ValueError(f"v must be float32, bfloat16 or float16, but is {v_BTHD.dtype}")
 
 
-@torch.library.custom_op("saf_titan::static_mix", mutates_args=())
-def _static_mix(
+def _kernel(
     x_BTHD: Tensor,
     alpha_HT: Tensor,
     rho_HT: Tensor,
@@ -127,13 +127,11 @@ def mix_heads(
             mix_head_rows(x_BTD, y_BTD, pattern.alpha_HT[s], pattern.rho_HT[s], transpose)
 
 
-@_static_mix.register_fake
-def _(x_BTHD: Tensor, *_: Any) -> Tensor:
+def _fake(x_BTHD: Tensor, *_: Any) -> Tensor:
     return torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
 
 
-@torch.library.custom_op("saf_titan::static_mix_pattern_grad", mutates_args=())
-def _pattern_grad(
+def _pattern_grad_kernel(
     dy_BTHD: Tensor,
     v_BTHD: Tensor,
     alpha_HT: Tensor,
@@ -154,8 +152,7 @@ def _pattern_grad(
     return torch.stack(dalphas).sum(0), torch.stack(drhos).sum(0)
 
 
-@_pattern_grad.register_fake
-def _(dy_BTHD: Tensor, v_BTHD: Tensor, alpha_HT: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _pattern_grad_fake(dy_BTHD: Tensor, v_BTHD: Tensor, alpha_HT: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     dalpha_HT = torch.empty(alpha_HT.shape, dtype=torch.float32, device=alpha_HT.device)
     return dalpha_HT, torch.empty_like(dalpha_HT)
 
@@ -179,4 +176,6 @@ def _backward(ctx: Any, dy_BTHD: Tensor) -> tuple[Any, ...]:
     return dx_BTHD, dalpha_HT, drho_HT, *(None for _ in pattern[2:]), None, None, None
 
 
-_static_mix.register_autograd(_backward, setup_context=_setup_context)
+define_operator("saf_titan::static_mix", _kernel, _fake)
+define_operator("saf_titan::static_mix_pattern_grad", _pattern_grad_kernel, _pattern_grad_fake)
+define_gradient("saf_titan::static_mix", _setup_context, _backward)
