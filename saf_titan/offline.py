@@ -33,7 +33,7 @@ def calibrate_checkpoint(run: RunConfig, checkpoint: Path, progress: Progress) -
     is not of the configured model, and for too little data.
     """
     # small mistakes come before the weights are read
-    loader = calibration_loader(ShardLoader.Config(path=run.data.path, vocab_size=run.model.vocab_size), run)
+    loader = calibration_loader(ShardLoader.Config(path=run.data.path, vocab_size=run.shape.vocab_size), run)
     saved = read_freeze(checkpoint)
     if saved.model is not None:
         require_same_model(saved.model, model_identity(run), source=str(checkpoint))

@@ -196,6 +196,11 @@ def _parallelism(config: RunConfig) -> Iterator[Conflict]:
 
 
 def _checkpoint(config: RunConfig) -> Iterator[Conflict]:
+    if config.checkpoint.initial_load_model_only and not config.checkpoint.initial_load_path:
+        yield Conflict(
+            ("checkpoint.initial_load_model_only", "checkpoint.initial_load_path"),
+            "has no effect without checkpoint.initial_load_path, the checkpoint to take the weights from",
+        )
     if config.checkpoint.enable:
         return
     for name in ("load_step", "initial_load_path"):
