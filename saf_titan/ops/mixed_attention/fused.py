@@ -97,7 +97,9 @@ def _backward_kernel(
     return fused_backward(*arguments, _tiles(BACKWARD_TILES, v_BTKD))
 
 
-def _backward_fake(dy_BTHD: Tensor, q_BTUD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _backward_fake(
+    dy_BTHD: Tensor, q_BTUD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, *_: Any
+) -> tuple[Tensor, Tensor, Tensor]:
     dq_BTUD, dk_BTKD, dv_BTKD = (x.new_empty(x.shape) for x in (q_BTUD, k_BTKD, v_BTKD))
     return dq_BTUD, dk_BTKD, dv_BTKD
 
