@@ -34,8 +34,12 @@ def calibrate_checkpoint(run: RunConfig, checkpoint: Path, progress: Progress) -
     is not of the configured model, and for too little data.
     """
     # small mistakes come before the weights are read
+    if run.model.fuse_qkv:
+        raise ValueError(
+            "model.fuse_qkv = true: that attention hands nothing over; set it to false, for the same weights"
+        )
     spec = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
-    loader = calibration_loader(ShardLoader.Config(path=run.data.path, vocab_size=spec.model.vocab_size), run)
+    loader = calibration_loader(ShardLoader.Config(path=run.data.path, vocab_size=run.shape.vocab_size), run)
     saved = read_freeze(checkpoint)
     if saved.model is not None:
         require_same_model(saved.model, model_identity(run), source=str(checkpoint))
