@@ -36,7 +36,7 @@ from saf_titan.resume import (
     find_checkpoint,
     model_identity,
     read_freeze,
-    require_same_model,
+    require_compatible,
 )
 from saf_titan.stop import StopRequest
 from saf_titan.time_budget import SpentTime, TimeBudget
@@ -66,8 +66,8 @@ class SAFTrainer(Trainer):
         checkpoint = self._checkpoint_to_load(config)
         self._saved = read_freeze(checkpoint) if checkpoint is not None else SavedFreeze()
         self._model_identity = model_identity(config.run)
-        if self._saved.model is not None:
-            require_same_model(self._saved.model, self._model_identity, source=str(checkpoint))
+        if checkpoint is not None:
+            require_compatible(self._saved, config.run, checkpoint)
         super().__init__(config)
         self.stopped_early = False
         self._started = False
@@ -172,7 +172,8 @@ class SAFTrainer(Trainer):
         """Once, after torchtitan has loaded a checkpoint or found none."""
         # the optimizer has just loaded the checkpoint's rates and decays; the config's schedule decides
         self.lr_schedulers.apply()
-        if self._saved.state:
+        # at step 0 a checkpoint gave its weights alone: its schedule was another run's
+        if self._saved.state and self.step:
             self.freezer.load_state(self._saved.state)
         kind = "resume" if self.step else "start"
         self.metrics_processor.write(kind, step=self.step, world_size=self.parallel_dims.world_size)

@@ -48,7 +48,7 @@ def conflicts(config: RunConfig, given: frozenset[str]) -> Iterator[Conflict]:
 def _model(config: RunConfig) -> Iterator[Conflict]:
     model, shape = config.model, config.shape
     if model.family != "gpt":
-        for name in ("num_heads", "dim", "position", "rope_theta", "init_std", "norm_eps"):
+        for name in ("num_heads", "num_kv_heads", "dim", "position", "rope_theta", "init_std", "norm_eps"):
             if getattr(model, name) != getattr(ModelSection(), name):
                 yield Conflict(
                     (f"model.{name}", "model.family"),
@@ -62,6 +62,11 @@ def _model(config: RunConfig) -> Iterator[Conflict]:
     if model.fuse_qkv:
         yield Conflict(
             ("model.fuse_qkv", "model.family"), "is for torchtitan's llama3 and qwen3; gpt has separate projections"
+        )
+    if shape.num_heads % shape.num_kv_heads:
+        yield Conflict(
+            ("model.num_kv_heads", "model.num_heads", "model.flavor"),
+            f"must divide the {shape.num_heads} query heads of a layer",
         )
     if shape.dim % shape.num_heads:
         yield Conflict(
@@ -191,6 +196,11 @@ def _parallelism(config: RunConfig) -> Iterator[Conflict]:
 
 
 def _checkpoint(config: RunConfig) -> Iterator[Conflict]:
+    if config.checkpoint.initial_load_model_only and not config.checkpoint.initial_load_path:
+        yield Conflict(
+            ("checkpoint.initial_load_model_only", "checkpoint.initial_load_path"),
+            "has no effect without checkpoint.initial_load_path, the checkpoint to take the weights from",
+        )
     if config.checkpoint.enable:
         return
     for name in ("load_step", "initial_load_path"):

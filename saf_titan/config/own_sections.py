@@ -29,7 +29,9 @@ class ModelSection:
     num_layers: Annotated[int, NOT_NEGATIVE] = 0
     """Layers; llama3, qwen3: at most the flavor's. 0: the flavor's."""
     num_heads: Annotated[int, NOT_NEGATIVE] = 0
-    """gpt: attention heads of a layer. 0: the flavor's."""
+    """gpt: query heads of a layer. 0: the flavor's."""
+    num_kv_heads: Annotated[int, NOT_NEGATIVE] = 0
+    """gpt: key heads of a layer, each shared by as many query heads. 0: one for each query head."""
     dim: Annotated[int, NOT_NEGATIVE] = 0
     """gpt: width of the residual stream. 0: the flavor's."""
     rope_theta: Annotated[float, Range(above=1)] = 10000.0

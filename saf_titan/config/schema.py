@@ -60,7 +60,7 @@ class RunConfig:
         return replace(
             shape,
             num_heads=num_heads,
-            num_kv_heads=num_heads,
+            num_kv_heads=model.num_kv_heads or num_heads,
             head_dim=dim // num_heads,
             dim=dim,
         )

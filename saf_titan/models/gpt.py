@@ -87,6 +87,8 @@ def gpt_config(
     """
     residual_std = init_std / (2 * shape.num_layers) ** 0.5
 
+    key_width = shape.num_kv_heads * shape.head_dim
+
     def linear(in_features: int, out_features: int, std: float = init_std) -> Linear.Config:
         return Linear.Config(in_features=in_features, out_features=out_features, param_init={"weight": normal(std)})
 
@@ -103,13 +105,14 @@ def gpt_config(
             attention_norm=norm(),
             attention=SAFAttention.Config(
                 n_heads=shape.num_heads,
+                n_kv_heads=shape.num_kv_heads,
                 dim=shape.dim,
                 rope=rope(),
                 qkv_linear=SplitQKV.Config(
                     head_dim=shape.head_dim,
                     wq=linear(shape.dim, shape.dim),
-                    wk=linear(shape.dim, shape.dim),
-                    wv=linear(shape.dim, shape.dim),
+                    wk=linear(shape.dim, key_width),
+                    wv=linear(shape.dim, key_width),
                 ),
                 wo=linear(shape.dim, shape.dim, residual_std),
                 inner_attention=MixedAttention.Config(num_heads=shape.num_heads, backend=attention_backend),
