@@ -37,6 +37,8 @@ def is_checked(benchmark: Benchmark, check: Path | None) -> bool:
     """Whether the figures of a benchmark may be taken: by its tests, or by what `gpu_correctness.py` recorded."""
     if check is None:
         return tests_pass(benchmark.tests)
+    if not check.exists():
+        return False
     records = [r for r in json.loads(check.read_text()) if r["case"]["backend"] in benchmark.backends]
     return bool(records) and all(record["ok"] for record in records)
 

@@ -45,6 +45,7 @@ def test_the_gate_runs_the_tests(tmp_path: Path) -> None:
 def test_on_a_gpu_the_records_of_the_back_ends_are_the_gate(tmp_path: Path) -> None:
     path = tmp_path / "check.json"
     gates = []
+    assert not run.is_checked(registry.BENCHMARKS[0], path)
     for records in ([], [("split", True)], [("split", True), ("fused", False)], [("split", True), ("fused", True)]):
         path.write_text(json.dumps([{"case": {"backend": backend}, "ok": ok} for backend, ok in records]))
         gates.append([run.is_checked(benchmark, path) for benchmark in registry.BENCHMARKS])
