@@ -113,13 +113,23 @@ class Freezer(Generic[Batch]):
         return sum(len(attention.static_heads) for attention in self.attentions)
 
     def rate_due(self, step: int) -> float | None:
-        """Share of heads to make static now, after ``step`` steps; None if nothing is due."""
+        """Share of heads to make static now, after ``step`` steps; None if nothing is due.
+
+        Raises ValueError if a freeze is due and the gradient selector has seen no step: the run was resumed at the
+        freeze from a checkpoint without an average.
+        """
         if not self._settings.enable:
             return None
         rate = self._schedule.next_rate(step, self.plan.rate if self.plan is not None else 0.0)
         # a small step of a ramp may not add a whole head
         if rate is None or head_count(self.num_heads, rate, self._settings.rounding) <= self.num_static_heads:
             return None
+        if self._gradient is not None and not self._gradient.num_updates:
+            raise ValueError(
+                f'saf.selector = "qk_gradient" averages gradients of the steps before a freeze, and the checkpoint of '
+                f"step {step}, where heads are to be frozen, holds no average: set saf.step to {step + 20} or so to "
+                f"gather one first, or choose another selector"
+            )
         return rate
 
     def restore(self, plan: StaticPlan) -> None:
@@ -136,7 +146,7 @@ class Freezer(Generic[Batch]):
         settings = self._settings
         seconds: dict[str, float] = {}
         with _timed(seconds, "calibrate"):
-            calibration = self.calibrate(data, TimedProgress(logger.info, every=_PROGRESS_SECONDS))
+            calibration = self.calibrate(data, _progress())
         with _timed(seconds, "fit"):
             plan = make_plan(
                 calibration,
@@ -250,6 +260,7 @@ class Freezer(Generic[Batch]):
                 content,
                 seed=self._settings.seed,
                 group=self._group,
+                progress=_progress(),
             )
 
     def _compensated_values(self, plan: StaticPlan, batches: Sequence[Batch]) -> dict[tuple[int, int], Tensor] | None:
@@ -345,6 +356,10 @@ def freeze_schedule(run: RunConfig) -> Schedule:
             )
         )
     return FixedSchedule([(start, saf.rate)])
+
+
+def _progress() -> TimedProgress:
+    return TimedProgress(logger.info, every=_PROGRESS_SECONDS)
 
 
 @contextmanager

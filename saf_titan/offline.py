@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchtitan.config import TORCH_DTYPE_MAP
+from torchtitan.protocols.model_spec import ModelSpec
 
 from saf_titan.calibration_data import TokenBatch, calibration_loader, read_calibration_data
 from saf_titan.config import RunConfig
@@ -37,12 +38,13 @@ def calibrate_checkpoint(run: RunConfig, checkpoint: Path, progress: Progress) -
         raise ValueError(
             "model.fuse_qkv = true: that attention hands nothing over; set it to false, for the same weights"
         )
+    spec = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
     loader = calibration_loader(ShardLoader.Config(path=run.data.path, vocab_size=run.shape.vocab_size), run)
     saved = read_freeze(checkpoint)
     if saved.model is not None:
         require_same_model(saved.model, model_identity(run), source=str(checkpoint))
     device = torch.device("cpu" if compat.is_cpu() else torch.accelerator.current_accelerator() or "cpu")
-    model = _model(run, checkpoint, device)
+    model = _load_model(spec, checkpoint, device, TORCH_DTYPE_MAP[run.training.mixed_precision_param])
 
     def forward(batch: TokenBatch) -> Tensor:
         logits_BTV: Tensor = model(batch[0]["input"].to(device))
@@ -69,14 +71,14 @@ def calibrate_checkpoint(run: RunConfig, checkpoint: Path, progress: Progress) -
     return freezer.calibrate(read_calibration_data(loader, run), progress)
 
 
-def _model(run: RunConfig, checkpoint: Path, device: torch.device) -> nn.Module:
+def _load_model(spec: ModelSpec, checkpoint: Path, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """The model of a checkpoint, its weights in the precision in which training computes."""
     with torch.device("meta"):
-        model = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len).model.build()
+        model = spec.model.build()
     model.to_empty(device=device)
     # buffers are not in a checkpoint
     model.init_weights()
     load_weights(checkpoint, model.state_dict())
     for parameter in model.parameters():
-        parameter.data = parameter.data.to(TORCH_DTYPE_MAP[run.training.mixed_precision_param])
+        parameter.data = parameter.data.to(dtype)
     return model

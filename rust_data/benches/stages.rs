@@ -12,7 +12,8 @@ use rust_data::corpus::sources::find;
 use rust_data::corpus::units::units_of;
 use rust_data::corpus::Batch;
 use rust_data::shards::writer::ShardWriter;
-use rust_data::text::blocks::{Blocks, BLOCK};
+use rust_data::simd::{Kernel, Level, Simd, BLOCK};
+use rust_data::text::blocks::Blocks;
 use rust_data::text::scalar;
 
 fn sample() -> String {
@@ -28,20 +29,45 @@ fn sample() -> String {
     text
 }
 
+/// The number of pretokens.
+struct CountBlocks<'t>(&'t str);
+
+impl Kernel for CountBlocks<'_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> usize {
+        let (mut blocks, mut starts, mut count) = (Blocks::new(self.0), [0; BLOCK], 0);
+        while !blocks.is_done() {
+            count += blocks.next(simd, &mut starts);
+        }
+        count
+    }
+}
+
+/// The number of tokens of all words, each merged from its bytes.
+struct MergeWords<'a>(&'a Merges, &'a [&'a [u8]], &'a mut Vec<u16>);
+
+impl Kernel for MergeWords<'_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) -> usize {
+        let Self(merges, words, ids) = self;
+        ids.clear();
+        words.iter().for_each(|word| merges.encode(simd, word, ids));
+        ids.len()
+    }
+}
+
 fn splitter(c: &mut Criterion) {
     let text = sample();
     let mut group = c.benchmark_group("splitter");
     group.throughput(Throughput::Bytes(text.len() as u64));
-    group.bench_function("blocks", |b| {
-        b.iter(|| {
-            let (mut blocks, mut starts, mut count) = (Blocks::new(&text), [0; BLOCK], 0);
-            while !blocks.is_done() {
-                count += blocks.next(&mut starts);
-            }
-            black_box(count)
-        });
-    });
-    group.bench_function("scalar", |b| {
+    for level in Level::all() {
+        group.bench_function(level.name(), |b| b.iter(|| black_box(level.run(CountBlocks(&text)))));
+    }
+    group.bench_function("one character at a time", |b| {
         let mut starts = Vec::new();
         b.iter(|| {
             starts.clear();
@@ -60,14 +86,10 @@ fn merge_loop(c: &mut Criterion) {
     let merges = Merges::new(&Vocab::gpt2().expect("bundled"));
     let mut group = c.benchmark_group("merge loop");
     group.throughput(Throughput::Elements(words.len() as u64));
-    group.bench_function("every word of the sample", |b| {
-        let mut ids = Vec::<u16>::new();
-        b.iter(|| {
-            ids.clear();
-            words.iter().for_each(|word| merges.encode(word, &mut ids));
-            black_box(ids.len())
-        });
-    });
+    for level in Level::all() {
+        let mut ids = Vec::new();
+        group.bench_function(level.name(), |b| b.iter(|| black_box(level.run(MergeWords(&merges, &words, &mut ids)))));
+    }
     group.finish();
 }
 

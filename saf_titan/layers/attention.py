@@ -167,7 +167,7 @@ class SAFAttention(GQAttention):
         """Make exactly ``heads`` (ascending, unique) static, with fp32 matrices [len(heads), T_fit, T_fit]."""
         self._set_heads(heads, is_pruned=False)
         self.inner_attention.set_dense(heads, p_STT.to(self.wo.weight.device))
-        self.qkv_linear.keep(live=self.live_heads, values=None)
+        self.qkv_linear.skip(heads, values=False)
 
     def pattern_logits(self) -> tuple[Tensor, Tensor]:
         """alpha and rho [S, T_fit] of the prepared patterns; gradients of mixing arrive there if asked for."""

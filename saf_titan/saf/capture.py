@@ -51,6 +51,7 @@ class LayerCapture:
         self._wanted, self._clone = wanted, clone
         self._queries: list[Tensor] = []
         self._keys: list[Tensor] = []
+        self._key_heads: tuple[int, ...] = ()
         self.heads: tuple[int, ...] = ()
         """Heads whose queries are here, ascending."""
         self.scale: float | None = None

@@ -57,7 +57,8 @@ def content_parameters(
 
 def slot_generator(seed: int, slot: int) -> torch.Generator:
     """Random numbers of one head: `slot` is its number in the model, layer * H + head."""
-    return torch.Generator().manual_seed((seed << 20) + slot)
+    # as many bits as a generator takes; of the seed the low ones count
+    return torch.Generator().manual_seed(((seed << 20) + slot) % 2**63)
 
 
 def _noise(T: int, seed: int, slot: int) -> Tensor:

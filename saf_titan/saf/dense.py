@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from saf_titan.ops.attention_stats import map_heads
 from saf_titan.saf.capture import Batch, CapturableAttention, LayerCapture, Progress, capture_layers
 from saf_titan.saf.contents import slot_generator
 from saf_titan.saf.exchange import HeadExchange, sum_over_ranks
@@ -75,10 +76,14 @@ def dense_patterns(
         if not done:
             p_NTT = torch.zeros(len(heads), q_BTUD.shape[1], q_BTUD.shape[1])
         scale = 1 / math.sqrt(q_BTUD.shape[3]) if capture.scale is None else capture.scale
-        for u, item in enumerate(exchange.owned(len(capture.heads), exchange.rank, layer)):
+
+        def fill(share: tuple[int, int]) -> None:
+            u, item = share
             head = capture.heads[item]
             n, generator = place[layer, head], slot_generator(seed, layer * num_heads + head)
             kl_N[n] = _fill_pattern(p_NTT[n], content, q_BTUD[:, :, u] * scale, k_BTUD[:, :, u], generator)
+
+        map_heads(fill, enumerate(exchange.owned(len(capture.heads), exchange.rank, layer)), q_BTUD.device)
         done += len(capture.heads)
         if progress:
             progress("patterns", done, len(heads))

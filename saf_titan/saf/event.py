@@ -23,7 +23,7 @@ from saf_titan.saf.dense import DensePatterns
 from saf_titan.saf.dense_memory import DENSE_CONTENTS, dense_excess
 from saf_titan.saf.fit import FitMethod, compact_kl, fit_compact
 from saf_titan.saf.plan import SkippedHead, StaticHead, StaticPlan
-from saf_titan.saf.select import Head, rank_heads, scores
+from saf_titan.saf.select import Head, rank_heads, require_live, scores
 
 logger = logging.getLogger(__name__)
 
@@ -259,9 +259,7 @@ def _check_base(calibration: Calibration, base_heads: Sequence[StaticHead]) -> N
 
 def _check_list(heads: Sequence[Head], calibration: Calibration, quota: int) -> list[Head]:
     """A given list of heads must be live heads of the model, each once, as many as the rate asks for."""
-    live = {(layer, head) for layer, head in calibration.live_LH.nonzero().tolist()}
-    if wrong := [f"L{layer}H{head}" for layer, head in heads if (layer, head) not in live]:
-        raise ValueError(f"the list of heads names {', '.join(wrong)}, which are not live heads of this model")
+    require_live(calibration, heads)
     if len(set(heads)) != len(heads) or len(heads) != quota:
         raise ValueError(f"the list of heads must name each of {quota} heads once (from rate), got {len(heads)} names")
     return list(heads)

@@ -82,6 +82,18 @@ def test_a_head_does_not_depend_on_the_company(content: str) -> None:
     assert torch.equal(patterns(model, [(1, 2)], content, seed=4)[0], together[1]) != drawn
 
 
+def test_patterns_do_not_depend_on_the_number_of_threads() -> None:
+    model, heads, before = FakeModel(), [(1, 0), (1, 1), (1, 2), (2, 3)], torch.get_num_threads()
+    found = []
+    try:
+        for num_threads in (1, 3):
+            torch.set_num_threads(num_threads)
+            found.append(patterns(model, heads, "dirichlet"))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*found)
+
+
 @pytest.mark.distributed
 @pytest.mark.parametrize("content", DENSE_CONTENTS)
 def test_every_number_of_ranks_gives_the_same_bytes(four_ranks: Path, content: str) -> None:

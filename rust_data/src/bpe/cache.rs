@@ -66,24 +66,29 @@ struct Slot<T: Id> {
 #[repr(C, align(64))]
 struct Bucket<T: Id>([Slot<T>; 2]);
 
-/// Short words.
-pub struct ShortCache<T: Id> {
-    buckets: Vec<Bucket<T>>,
+/// Short words; `BUCKETS`, a power of two, is known to the compiler, so that masking is all it takes to
+/// stay inside the table.
+pub struct ShortCache<T: Id, const BUCKETS: usize> {
+    buckets: Box<[Bucket<T>; BUCKETS]>,
     /// Words that may still be added.
     room: usize,
     /// Ids of words that have too many for a slot.
     spilled: Vec<T>,
 }
 
-impl<T: Id> ShortCache<T> {
-    /// Room for `2^bits` words, 32 bytes each; a quarter stays free so that a search ends soon.
-    pub fn new(bits: u32) -> Self {
-        Self { buckets: table(1 << (bits - 1)), room: 3 << (bits - 2), spilled: Vec::new() }
+impl<T: Id, const BUCKETS: usize> ShortCache<T, BUCKETS> {
+    /// Two words a bucket, 32 bytes each; a quarter stays free so that a search ends soon.
+    pub fn new() -> Self {
+        let Ok(buckets) = table(BUCKETS).into_boxed_slice().try_into() else {
+            unreachable!("the table has as many buckets as asked for")
+        };
+        Self { buckets, room: BUCKETS / 2 * 3, spilled: Vec::new() }
     }
 
     #[inline(always)]
-    pub fn bucket_of(&self, key: Key) -> usize {
-        fold(key[0], key[1]) as usize & (self.buckets.len() - 1)
+    pub fn bucket_of(key: Key) -> usize {
+        const { assert!(BUCKETS.is_power_of_two()) }
+        fold(key[0], key[1]) as usize % BUCKETS
     }
 
     #[inline(always)]
@@ -92,7 +97,7 @@ impl<T: Id> ShortCache<T> {
         // SAFETY: a prefetch cannot fault, and the address is inside the table.
         unsafe {
             use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(&self.buckets[bucket]).cast());
+            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(&self.buckets[bucket % BUCKETS]).cast());
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = bucket;
@@ -101,17 +106,17 @@ impl<T: Id> ShortCache<T> {
     /// The packed ids of a word that is in the very bucket it belongs to and has few enough of them.
     #[inline(always)]
     pub fn get(&self, bucket: usize, key: Key) -> Option<&T::Packed> {
-        let [first, second] = &self.buckets[bucket].0;
-        let slot = if first.key == key { first } else { second };
+        let [first, second] = &self.buckets[bucket % BUCKETS].0;
+        let (is_first, is_second) = (first.key == key, second.key == key);
+        let slot = if is_first { first } else { second };
         // a count of zero: ids elsewhere, or a free slot that the key of no word has found
-        (slot.key == key && count_of::<T>(&slot.ids) != 0).then_some(&slot.ids)
+        ((is_first | is_second) & (count_of::<T>(&slot.ids) != 0)).then_some(&slot.ids)
     }
 
     /// The ids of a word, wherever it is.
     pub fn find(&self, bucket: usize, key: Key) -> Option<&[T]> {
-        let mask = self.buckets.len() - 1;
         for probe in 0..MAX_PROBES {
-            for slot in &self.buckets[(bucket + probe) & mask].0 {
+            for slot in &self.buckets[(bucket + probe) % BUCKETS].0 {
                 if slot.key == key {
                     return Some(self.ids_in(slot));
                 }
@@ -138,8 +143,7 @@ impl<T: Id> ShortCache<T> {
         if self.room == 0 {
             return false;
         }
-        let mask = self.buckets.len() - 1;
-        let mut near = (0..MAX_PROBES).map(|probe| (bucket + probe) & mask);
+        let mut near = (0..MAX_PROBES).map(|probe| (bucket + probe) % BUCKETS);
         let free = near.find_map(|at| Some((at, self.buckets[at].0.iter().position(|slot| slot.key[1] == 0)?)));
         let Some((at, place)) = free else { return false };
         let slot = &mut self.buckets[at].0[place];
@@ -252,16 +256,17 @@ mod tests {
 
     #[test]
     fn a_full_cache_forgets_nothing_and_takes_nothing() {
-        let mut cache = ShortCache::<u16>::new(6);
+        let mut cache = ShortCache::<u16, 32>::new();
+        let bucket_of = ShortCache::<u16, 32>::bucket_of;
         let words: Vec<[u8; 2]> = (0..200u8).map(|i| [b'a' + i % 26, b'a' + i / 26]).collect();
         let kept: Vec<bool> = words
             .iter()
             .enumerate()
-            .map(|(i, word)| cache.insert(cache.bucket_of(key_of(word)), key_of(word), &[i as u16, 7]))
+            .map(|(i, word)| cache.insert(bucket_of(key_of(word)), key_of(word), &[i as u16, 7]))
             .collect();
         assert!((24..=48).contains(&kept.iter().filter(|&&kept| kept).count()));
         for (i, word) in words.iter().enumerate() {
-            let found = cache.find(cache.bucket_of(key_of(word)), key_of(word));
+            let found = cache.find(bucket_of(key_of(word)), key_of(word));
             assert_eq!(found, kept[i].then_some(&[i as u16, 7][..]));
         }
     }
@@ -269,14 +274,14 @@ mod tests {
     #[test]
     fn words_with_many_ids_spill() {
         fn check<T: Id + std::fmt::Debug>() {
-            let mut cache = ShortCache::<T>::new(8);
+            let mut cache = ShortCache::<T, 128>::new();
             let ids = |count: usize| (0..count as u32).map(T::from_u32).collect::<Vec<T>>();
             let key = |count: usize| key_of(format!("word {count}").as_bytes());
             for count in 1..=15 {
-                assert!(cache.insert(cache.bucket_of(key(count)), key(count), &ids(count)));
+                assert!(cache.insert(ShortCache::<T, 128>::bucket_of(key(count)), key(count), &ids(count)));
             }
             for count in 1..=15 {
-                assert_eq!(cache.find(cache.bucket_of(key(count)), key(count)), Some(&ids(count)[..]));
+                assert_eq!(cache.find(ShortCache::<T, 128>::bucket_of(key(count)), key(count)), Some(&ids(count)[..]));
             }
         }
         check::<u16>();

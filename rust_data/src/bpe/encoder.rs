@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::id::Id;
 use super::merge::Merges;
 use super::vocab::Vocab;
-use super::words::{Words, BATCH};
+use super::words::{Lookup, Lookups, WordBatch, Words, BATCH};
 use crate::error::Result;
 use crate::simd::{Kernel, Level, Simd, BLOCK};
 use crate::text::blocks::Blocks;
@@ -50,24 +50,30 @@ impl Model {
 pub struct Encoder<T: Id> {
     model: Arc<Model>,
     words: Words<T>,
-    borders: Vec<usize>,
+    scratch: Box<Scratch>,
     level: Level,
+}
+
+/// Room for a batch of words.
+struct Scratch {
+    /// Those of a batch, of the block that ends it, and the end of the text.
+    borders: [usize; BATCH + 2 * BLOCK],
+    lookups: Lookups,
 }
 
 impl<T: Id> Encoder<T> {
     pub fn new(model: Arc<Model>) -> Self {
         let level = model.level;
-        // room for a batch, what the block that ends it adds, and the end of the text
-        let borders = vec![0; BATCH + 2 * BLOCK];
-        Self { words: Words::new(&model), model, borders, level }
+        let scratch = Scratch { borders: [0; BATCH + 2 * BLOCK], lookups: [Lookup::NONE; _] };
+        Self { words: Words::new(&model), model, scratch: Box::new(scratch), level }
     }
 
     /// Appends the ids of `text`; special tokens in it are plain text.
     pub fn encode(&mut self, text: &str, out: &mut Vec<T>) -> Result<()> {
-        let Self { model, words, borders, level } = self;
+        let Self { model, words, scratch, level } = self;
         match &model.splitter {
             Splitter::Gpt2 => {
-                level.run(EncodeText { model, words, borders, text, out });
+                level.run(EncodeText { model, words, scratch, text, out });
                 Ok(())
             }
             Splitter::Regex(regex) => regex.for_each(text, |word| words.encode(*level, model, word, out)),
@@ -78,7 +84,7 @@ impl<T: Id> Encoder<T> {
 struct EncodeText<'a, T: Id> {
     model: &'a Model,
     words: &'a mut Words<T>,
-    borders: &'a mut [usize],
+    scratch: &'a mut Scratch,
     text: &'a str,
     out: &'a mut Vec<T>,
 }
@@ -88,7 +94,8 @@ impl<T: Id> Kernel for EncodeText<'_, T> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let Self { model, words, borders, text, out } = self;
+        let Self { model, words, scratch, text, out } = self;
+        let Scratch { borders, lookups } = scratch;
         let mut blocks = Blocks::new(text);
         let mut count = 0;
         while !blocks.is_done() {
@@ -99,10 +106,12 @@ impl<T: Id> Kernel for EncodeText<'_, T> {
             }
             if blocks.is_done() {
                 borders[count] = text.len();
-                words.encode_all(simd, model, text.as_bytes(), &borders[..=count], out);
+                let batch = WordBatch { text: text.as_bytes(), borders: &borders[..=count], lookups };
+                words.encode_all(simd, batch, model, out);
             } else {
                 // where the last word ends is not known yet
-                words.encode_all(simd, model, text.as_bytes(), &borders[..count], out);
+                let batch = WordBatch { text: text.as_bytes(), borders: &borders[..count], lookups };
+                words.encode_all(simd, batch, model, out);
                 borders[0] = borders[count - 1];
                 count = 1;
             }

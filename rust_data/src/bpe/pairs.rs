@@ -7,6 +7,9 @@ use super::id::Id;
 use super::merge::Pair;
 use crate::simd::{Simd, RANKS};
 
+/// Bits of the filter for each slot.
+const FILTER_BITS: usize = 2;
+
 /// For each token its two halves, and a way from the halves to the token. `I` is wide enough for all ids
 /// and `I::NONE`.
 pub struct PairTable<I: Id> {
@@ -28,7 +31,7 @@ impl<I: Id> PairTable<I> {
         let mut table = Self {
             byte_ids: byte_ids.map(I::from_u32),
             byte_pairs: vec![I::NONE; 1 << 16],
-            filter: vec![0; (2 * num_slots).div_ceil(64)],
+            filter: vec![0; (FILTER_BITS * num_slots).div_ceil(64)],
             slots: vec![I::NONE; num_slots],
             halves: vec![[I::NONE; 2]; num_tokens],
         };
@@ -55,7 +58,7 @@ impl<I: Id> PairTable<I> {
     fn places(&self, left: I, right: I) -> (usize, usize) {
         let key = u64::from(left.to_u32()) << 32 | u64::from(right.to_u32());
         let hash = (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize;
-        (hash & (2 * self.slots.len() - 1), (hash >> 8) & (self.slots.len() - 1))
+        (hash & (FILTER_BITS * self.slots.len() - 1), (hash >> 8) & (self.slots.len() - 1))
     }
 
     /// The token that `left` and `right` make, or `NONE`.
@@ -170,38 +173,38 @@ impl PairTable<u16> {
     /// For pieces of at most `RANKS` bytes: the ranks of all possible merges stay in registers.
     #[inline(always)]
     pub fn merge_short<S: Simd, T: Id>(&self, simd: S, piece: &[u8], ids: &mut Vec<T>) {
-        let mut parts = [u16::NONE; RANKS];
+        // shifted by one, with nothing at both ends
+        let mut parts = [u16::NONE; RANKS + 2];
         let mut first_ranks = [u16::NONE; RANKS];
-        for (part, &byte) in parts.iter_mut().zip(piece) {
+        for (part, &byte) in parts[1..].iter_mut().zip(piece) {
             *part = self.byte_ids[usize::from(byte)];
         }
         for (rank, pair) in first_ranks.iter_mut().zip(piece.windows(2)) {
             *rank = self.byte_pairs[256 * usize::from(pair[0]) + usize::from(pair[1])];
         }
         let mut ranks = simd.ranks(&first_ranks);
-        // a set bit is a place where a part starts
-        let mut alive = (1u32 << piece.len()) - 1;
+        // a set bit is a place where a part starts; the one behind the last byte stays
+        let mut alive = (2u32 << piece.len()) - 1;
         loop {
             let (token, place) = simd.lowest(ranks);
             if token == u16::NONE {
                 break;
             }
             let behind = alive & (!1 << place);
-            let gone = behind.trailing_zeros() as usize % RANKS;
-            alive &= !(1 << gone);
-            parts[place] = token;
-            ranks = simd.replace(ranks, gone, u16::NONE);
-            let next = behind & behind.wrapping_sub(1);
-            let right = if next == 0 { u16::NONE } else { self.join(token, parts[next.trailing_zeros() as usize % RANKS]) };
-            ranks = simd.replace(ranks, place, right);
+            alive &= !(behind & behind.wrapping_neg());
+            parts[1 + place] = token;
+            // without a branch: outside the ends nothing merges, and nothing is replaced
+            let right = (behind & behind.wrapping_sub(1)).trailing_zeros() as usize % 32;
             let before = alive & ((1 << place) - 1);
-            if before != 0 {
-                let previous = (31 - before.leading_zeros()) as usize % RANKS;
-                ranks = simd.replace(ranks, previous, self.join(parts[previous], token));
-            }
+            let left = 32 - before.leading_zeros() as usize;
+            let (left_rank, right_rank) = (self.join(parts[left], token), self.join(token, parts[1 + right]));
+            ranks = simd.replace(ranks, behind.trailing_zeros() as usize, u16::NONE);
+            ranks = simd.replace(ranks, place, right_rank);
+            ranks = simd.replace(ranks, left.wrapping_sub(1), left_rank);
         }
+        alive &= (1 << piece.len()) - 1;
         while alive != 0 {
-            ids.push(T::from_u32(u32::from(parts[alive.trailing_zeros() as usize % RANKS])));
+            ids.push(T::from_u32(u32::from(parts[1 + alive.trailing_zeros() as usize % RANKS])));
             alive &= alive - 1;
         }
     }
@@ -211,6 +214,20 @@ impl PairTable<u16> {
 mod tests {
     use super::super::vocab::Vocab;
     use super::*;
+    use crate::simd::{Kernel, Level};
+
+    struct MergeShort<'a>(&'a PairTable<u16>, &'a [u8]);
+
+    impl Kernel for MergeShort<'_> {
+        type Output = Vec<u32>;
+
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) -> Vec<u32> {
+            let mut ids = Vec::new();
+            self.0.merge_short(simd, self.1, &mut ids);
+            ids
+        }
+    }
 
     /// The definition, without any table.
     fn naive(vocab: &Vocab, piece: &[u8]) -> Vec<u32> {
@@ -247,6 +264,10 @@ mod tests {
             narrow.merge_by_heap(&piece, &mut found[1]);
             wide.encode(&piece, &mut found[2]);
             narrow.encode(&piece, &mut found[3]);
+            let mut found = found.to_vec();
+            if piece.len() <= RANKS {
+                found.extend(Level::all().into_iter().map(|level| level.run(MergeShort(&narrow, &piece))));
+            }
             assert!(found.iter().all(|ids| *ids == expected), "{piece:?}: {found:?}, expected {expected:?}");
         }
     }

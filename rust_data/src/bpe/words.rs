@@ -5,7 +5,8 @@ use super::encoder::Model;
 use super::id::Id;
 use crate::simd::{Kernel, Level, Simd, BLOCK};
 
-const SHORT_BITS: u32 = 20;
+/// Of two short words each: 32 MB.
+const BUCKETS: usize = 1 << 19;
 const LONG_BITS: u32 = 18;
 /// Longer words are not kept: they hardly come again.
 const LONGEST: usize = 128;
@@ -16,80 +17,88 @@ const MAX_BATCH: usize = BATCH + BLOCK;
 
 /// A word's key, zero if it is a long one, and where in the table it belongs.
 #[derive(Clone, Copy, Default)]
-struct Lookup {
+pub struct Lookup {
     key: Key,
     bucket: usize,
 }
 
+/// Room for the look-ups of a batch.
+pub type Lookups = [Lookup; MAX_BATCH];
+
+impl Lookup {
+    pub const NONE: Self = Self { key: [0; 2], bucket: 0 };
+
+    #[inline(always)]
+    fn new<T: Id>(key: Key) -> Self {
+        Self { key, bucket: ShortCache::<T, BUCKETS>::bucket_of(key) }
+    }
+
+    fn of<T: Id>(word: &[u8]) -> Self {
+        Self::new::<T>(if word.len() <= SHORT { key_of(word) } else { Key::default() })
+    }
+}
+
 pub struct Words<T: Id> {
-    short: ShortCache<T>,
+    short: ShortCache<T, BUCKETS>,
     long: LongCache<T>,
     /// Whether a short word had no place among the short ones, so that it may be among the long ones.
     overflown: bool,
-    lookups: Vec<Lookup>,
 }
 
 impl<T: Id> Words<T> {
     /// Starts with the pretokens that stay whole: no merging can give them another spelling.
     pub fn new(model: &Model) -> Self {
         let mut words = Self {
-            short: ShortCache::new(SHORT_BITS),
+            short: ShortCache::new(),
             long: LongCache::new(LONG_BITS.max((2 * model.vocab.size()).next_power_of_two().trailing_zeros())),
             overflown: false,
-            lookups: vec![Lookup::default(); MAX_BATCH],
         };
         for (id, token) in model.whole_tokens() {
-            words.keep(words.lookup(token), token, &[T::from_u32(id)]);
+            words.keep(Lookup::of::<T>(token), token, &[T::from_u32(id)]);
         }
         words
     }
 
-    /// Appends the ids of the words between consecutive `borders` of `text`.
+    /// Appends the ids of the words between consecutive `borders` of `text`, at least one.
     #[inline(always)]
-    pub fn encode_all<S: Simd>(&mut self, simd: S, model: &Model, text: &[u8], borders: &[usize], out: &mut Vec<T>) {
-        let num_words = borders.len() - 1;
-        for (lookup, border) in self.lookups[..num_words].iter_mut().zip(borders.windows(2)) {
-            let (start, len) = (border[0], border[1] - border[0]);
+    pub fn encode_all<S: Simd>(&mut self, simd: S, batch: WordBatch<'_>, model: &Model, out: &mut Vec<T>) {
+        let WordBatch { text, borders, lookups } = batch;
+        let (start, end) = (borders[0], borders[borders.len() - 1]);
+        for (lookup, border) in lookups.iter_mut().zip(borders.windows(2)) {
+            let (at, len) = (border[0], border[1] - border[0]);
             // a long word is looked up like an empty one, which is nowhere
             let len = if len > SHORT { 0 } else { len };
-            lookup.key = match text[start..].first_chunk() {
+            *lookup = Lookup::new::<T>(match text[at..].first_chunk() {
                 Some(bytes) => key_within(bytes, len),
-                None => key_of(&text[start..start + len]),
-            };
-            lookup.bucket = self.short.bucket_of(lookup.key);
+                None => key_of(&text[at..at + len]),
+            });
             self.short.prefetch(lookup.bucket);
         }
         // room for an id a byte, and for the whole slot that is copied for the last word
-        out.reserve(borders[num_words] - borders[0] + T::PACKED);
-        for i in 0..num_words {
-            let lookup = self.lookups[i];
-            match self.short.get(lookup.bucket, lookup.key) {
-                Some(ids) => {
-                    let len = out.len();
-                    // SAFETY: a word has no more ids than bytes, so the words before this one have left
-                    // room for PACKED ids, of which the first `count_of` are the word's.
-                    unsafe {
-                        out.as_mut_ptr().add(len).cast::<T::Packed>().write_unaligned(*ids);
-                        out.set_len(len + count_of::<T>(ids));
-                    }
-                }
-                None => {
-                    let word = &text[borders[i]..borders[i + 1]];
-                    simd.run(EncodeRare { words: self, model, lookup, word, out });
-                }
+        out.reserve(end - start + T::PACKED);
+        let mut num_ids = out.len();
+        for (&lookup, border) in lookups.iter().zip(borders.windows(2)) {
+            if let Some(ids) = self.short.get(lookup.bucket, lookup.key) {
+                // SAFETY: a word has no more ids than bytes, so the words before this one have left
+                // room for PACKED ids.
+                unsafe { out.as_mut_ptr().add(num_ids).cast::<T::Packed>().write_unaligned(*ids) };
+                num_ids += count_of::<T>(ids);
+            } else {
+                // SAFETY: so many ids have been written.
+                unsafe { out.set_len(num_ids) };
+                let word = &text[border[0]..border[1]];
+                simd.run(EncodeRare { words: self, model, lookup, word, out });
+                num_ids = out.len();
             }
         }
+        // SAFETY: so many ids have been written.
+        unsafe { out.set_len(num_ids) };
     }
 
     /// Appends the ids of one word.
     pub fn encode(&mut self, level: Level, model: &Model, word: &[u8], out: &mut Vec<T>) {
-        let lookup = self.lookup(word);
+        let lookup = Lookup::of::<T>(word);
         level.run(EncodeRare { words: self, model, lookup, word, out });
-    }
-
-    fn lookup(&self, word: &[u8]) -> Lookup {
-        let key = if word.len() <= SHORT { key_of(word) } else { Key::default() };
-        Lookup { key, bucket: self.short.bucket_of(key) }
     }
 
     fn find(&self, lookup: Lookup, word: &[u8]) -> Option<&[T]> {
@@ -109,6 +118,13 @@ impl<T: Id> Words<T> {
         }
         self.long.insert(LongCache::<T>::hash(word), word, ids);
     }
+}
+
+/// Words of a text, and where to keep what is known of them.
+pub struct WordBatch<'a> {
+    pub text: &'a [u8],
+    pub borders: &'a [usize],
+    pub lookups: &'a mut Lookups,
 }
 
 /// The ids of a word that is not where it is looked for first.

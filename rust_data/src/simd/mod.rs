@@ -46,6 +46,7 @@ pub trait Simd: Copy {
     fn ranks(self, ranks: &[u16; RANKS]) -> Self::Ranks;
     /// The lowest rank and the first place that has it.
     fn lowest(self, ranks: Self::Ranks) -> (u16, usize);
+    /// Changes nothing if there is no such place.
     fn replace(self, ranks: Self::Ranks, place: usize, rank: u16) -> Self::Ranks;
     /// Runs a kernel in code compiled for this instruction set, never inlined.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;

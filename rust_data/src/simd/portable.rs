@@ -52,7 +52,9 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn replace(self, mut ranks: Self::Ranks, place: usize, rank: u16) -> Self::Ranks {
-        ranks[place % RANKS] = rank;
+        if let Some(old) = ranks.get_mut(place) {
+            *old = rank;
+        }
         ranks
     }
 

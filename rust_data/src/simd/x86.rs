@@ -288,12 +288,12 @@ fn lowest_rank(ranks: __m256i) -> (u16, usize) {
 #[target_feature(enable = "avx2")]
 fn avx2_replace(ranks: __m256i, place: usize, rank: u16) -> __m256i {
     let places = _mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    let chosen = _mm256_cmpeq_epi16(places, _mm256_set1_epi16(place as i16));
+    let chosen = _mm256_cmpeq_epi16(places, _mm256_set1_epi16(place.min(RANKS) as i16));
     _mm256_blendv_epi8(ranks, _mm256_set1_epi16(rank as i16), chosen)
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn avx512_replace(ranks: __m256i, place: usize, rank: u16) -> __m256i {
-    _mm256_mask_set1_epi16(ranks, 1 << place, rank as i16)
+    _mm256_mask_set1_epi16(ranks, (1u32 << place.min(RANKS)) as u16, rank as i16)
 }

@@ -172,7 +172,10 @@ impl<'t> Blocks<'t> {
     fn is_white_at(&self, at: usize) -> bool {
         match self.carry.rest {
             Some((_, class)) => class == Class::Space,
-            None => self.wide_char(at).0 == Class::Space,
+            None => match self.text.as_bytes()[at] {
+                byte @ 0..0x80 => matches!(byte, b' ' | 9..=13),
+                _ => self.wide_char(at).0 == Class::Space,
+            },
         }
     }
 

@@ -14,7 +14,14 @@ from saf_titan.ops.mixed_attention.cpu import cpu_backward, cpu_forward
 from saf_titan.ops.mixed_attention.heads import Heads
 from saf_titan.ops.operators import define_gradient, define_operator
 from saf_titan.ops.pattern import StaticPattern
-from saf_titan.ops.tiles import ATTENTION_TILES, BACKWARD_TILES, Tiles, attention_tiles, shared_memory_limit
+from saf_titan.ops.tiles import (
+    ATTENTION_TILES,
+    BACKWARD_TILES,
+    Tiles,
+    attention_tiles,
+    shared_memory_limit,
+    static_dtype,
+)
 
 
 def mixed_attention_fused(
@@ -30,7 +37,8 @@ def _on_gpu(v_BTKD: Tensor) -> bool:
 
 def _tiles(candidates: tuple[Tiles, ...], v_BTKD: Tensor) -> Tiles:
     limit = shared_memory_limit(v_BTKD.device)
-    return attention_tiles(candidates, v_BTKD.shape[-1], v_BTKD.element_size(), limit)
+    # the operands of static heads are as wide as those of live ones, or wider
+    return attention_tiles(candidates, v_BTKD.shape[-1], static_dtype(v_BTKD.dtype).itemsize, limit)
 
 
 def _kernel(
@@ -44,13 +52,16 @@ def _kernel(
     scale_HT: Tensor,
     weight_HT: Tensor,
     inv_z_HT: Tensor,
+    spectra_H2N: Tensor,
     heavy_HM: Tensor,
-    far_HR: Tensor,
+    far_H2R: Tensor,
     reach_H: Tensor,
     error_HP: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, far_HR, reach_H, error_HP)
+    pattern = StaticPattern(
+        alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_H2R, reach_H, error_HP
+    )
     arguments = (q_BTUD, k_BTKD, v_BTKD, Heads(live_U, static_S), pattern, scale)
     if not _on_gpu(v_BTKD):
         return cpu_forward(*arguments)
@@ -81,13 +92,16 @@ def _backward_kernel(
     scale_HT: Tensor,
     weight_HT: Tensor,
     inv_z_HT: Tensor,
+    spectra_H2N: Tensor,
     heavy_HM: Tensor,
-    far_HR: Tensor,
+    far_H2R: Tensor,
     reach_H: Tensor,
     error_HP: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, far_HR, reach_H, error_HP)
+    pattern = StaticPattern(
+        alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_H2R, reach_H, error_HP
+    )
     heads = Heads(live_U, static_S)
     arguments = (dy_BTHD, q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads, pattern, scale)
     if not _on_gpu(v_BTKD):

@@ -20,6 +20,7 @@ from saf_titan.ops.static_mix.fft import mix_head_fft
 from saf_titan.ops.static_mix.gradient import pattern_gradient
 from saf_titan.ops.static_mix.naive import mix_head_rows
 from saf_titan.ops.static_mix.planner import check_backend, explain
+from saf_titan.ops.static_mix.running_sum import mix_head_sum
 from saf_titan.ops.static_mix.toeplitz import mix_head_gemm
 from saf_titan.ops.tiles import shared_memory_limit, static_dtype, toeplitz_tiles
 
@@ -33,7 +34,7 @@ def static_mix(
     cu_seqlens: int tensor (N + 1,), the bounds 0 .. T of N documents packed into a batch of one; the pattern restarts
         at each, and T_fit limits the longest document instead of T.
     backend: "auto" (on a CPU the certified fast path of each head, see `explain`; on a GPU "triton"), "fft", "fft64",
-        "gemm", "band", "naive" or "triton".
+        "gemm", "band", "sum", "naive" or "triton".
     Returns (B, T, H, D), contiguous, in the dtype of v; gradient to v, and to the alpha and rho that the pattern was
     prepared from where they require grad.
 
@@ -72,15 +73,18 @@ def _kernel(
     scale_HT: Tensor,
     weight_HT: Tensor,
     inv_z_HT: Tensor,
+    spectra_H2N: Tensor,
     heavy_HM: Tensor,
-    far_HR: Tensor,
+    far_H2R: Tensor,
     reach_H: Tensor,
     error_HP: Tensor,
     cu_seqlens: Tensor | None,
     transpose: bool,
     backend: str,
 ) -> Tensor:
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, far_HR, reach_H, error_HP)
+    pattern = StaticPattern(
+        alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_H2R, reach_H, error_HP
+    )
     y_BTHD = torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
     for start, stop in document_bounds(x_BTHD.shape[1], cu_seqlens):
         pattern.check_length(stop - start)
@@ -115,14 +119,20 @@ def mix_heads(
     for s, (path, _) in enumerate(explain(pattern, T, backend)):
         x_BTD, y_BTD = x_BTHD[:, :, x_heads[s]], y_BTHD[:, :, y_heads[s]]
         if path == "fft":
-            mix_head_fft(x_BTD, y_BTD, pattern.head(s, T, torch.float32), transpose)
+            mix_head_fft(
+                x_BTD, y_BTD, pattern.head(s, T, torch.float32), pattern.spectra(s, T, torch.float32), transpose
+            )
         elif path == "fft64":
-            mix_head_fft(x_BTD, y_BTD, pattern.head(s, T, torch.float64), transpose)
+            mix_head_fft(
+                x_BTD, y_BTD, pattern.head(s, T, torch.float64), pattern.spectra(s, T, torch.float64), transpose
+            )
         elif path == "gemm":
             mix_head_gemm(x_BTD, y_BTD, pattern.head(s, T, torch.float32), transpose)
         elif path == "band":
             head = pattern.head(s, T, torch.float32)
-            mix_head_band(x_BTD, y_BTD, head, pattern.far_HR[s], pattern.T_fit, transpose)
+            mix_head_band(x_BTD, y_BTD, head, pattern.far_H2R[s], transpose)
+        elif path == "sum":
+            mix_head_sum(x_BTD, y_BTD, pattern.head(s, T, torch.float32), pattern.far_H2R[s], transpose)
         else:
             mix_head_rows(x_BTD, y_BTD, pattern.alpha_HT[s], pattern.rho_HT[s], transpose)
 
@@ -139,13 +149,16 @@ def _pattern_grad_kernel(
     scale_HT: Tensor,
     weight_HT: Tensor,
     inv_z_HT: Tensor,
+    spectra_H2N: Tensor,
     heavy_HM: Tensor,
-    far_HR: Tensor,
+    far_H2R: Tensor,
     reach_H: Tensor,
     error_HP: Tensor,
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, far_HR, reach_H, error_HP)
+    pattern = StaticPattern(
+        alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_H2R, reach_H, error_HP
+    )
     documents = document_bounds(v_BTHD.shape[1], cu_seqlens)
     gradients = [pattern_gradient(dy_BTHD[:, a:b], v_BTHD[:, a:b], pattern) for a, b in documents]
     dalphas, drhos = zip(*gradients, strict=True)
