@@ -16,6 +16,7 @@ from saf_titan.config import ConfigError, Problem, RunConfig, check_world_size, 
 from saf_titan.head_count import head_count
 from saf_titan.models import model_spec
 from saf_titan.models.flops import training_flops_per_token
+from saf_titan.saf.dense_memory import DENSE_CONTENTS, dense_bytes
 
 _GIB = 1024**3
 
@@ -107,6 +108,9 @@ def _freeze_lines(run: RunConfig) -> list[str]:
         f"{run.saf.selector}, content {run.saf.content})",
         f"calibrated on {run.saf.calibration_sequences} held-out sequences",
     ]
+    if run.saf.content in DENSE_CONTENTS:
+        size = dense_bytes(count, run.training.seq_len) / _GIB
+        lines.append(f"patterns are T x T matrices: {size:.2f} GiB, on every rank in the layers and in the plan")
     if run.saf.matched_seconds:
         lines.append(f"the run ends after {run.saf.matched_seconds:g} s instead of {run.training.steps:,} steps")
     return lines

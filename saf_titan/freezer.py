@@ -150,8 +150,6 @@ class Freezer(Generic[Batch]):
         with _timed(seconds, "fit"):
             plan = make_plan(
                 calibration,
-                dense=partial(self._dense_patterns, data.batches),
-                max_dense_gib=settings.max_dense_gib,
                 step=step,
                 rate=rate,
                 selector=settings.selector,
@@ -165,6 +163,8 @@ class Freezer(Generic[Batch]):
                 seed=settings.seed,
                 heads=parse_heads(",".join(settings.heads)),
                 base_plan=self.plan,
+                dense=partial(self._dense_patterns, data.batches),
+                max_dense_gib=settings.max_dense_gib,
             )
             self._require_agreement(plan)
             value_rows = self._compensated_values(plan, data.batches)

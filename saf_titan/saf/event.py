@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 # bounds the memory of the fit, not its result
 _FIT_CHUNK = 32
 
+Fit = Callable[[Calibration, Sequence[Head]], tuple[Tensor, Tensor, Tensor]]
+"""alpha_NT, rho_NT and the KL of N heads."""
+
 DenseSource = Callable[[Sequence[Head], str], DensePatterns]
 """Patterns of (layer, head) slots for a dense content; see `dense.dense_patterns`."""
 
@@ -124,10 +127,6 @@ def make_plan(
         record=calibration.record,
     )
     return base_plan.extended_by(plan) if base_plan else plan
-
-
-Fit = Callable[[Calibration, Sequence[Head]], tuple[Tensor, Tensor, Tensor]]
-"""alpha_NT, rho_NT and the KL of N heads."""
 
 
 def _fit(calibration: Calibration, slots: Sequence[Head], *, method: FitMethod) -> tuple[Tensor, Tensor, Tensor]:

@@ -71,8 +71,10 @@ def test_every_arm_is_a_configuration_of_the_trainer(study: ModuleType) -> None:
 
 
 def test_equal_time_compares_updates_and_losses_with_the_ordinary_run(timed: ModuleType, tmp_path: Path) -> None:
-    write_run(timed.run_folder(tmp_path, timed.ORDINARY, 1), {"final": 3.0}, step=400, seconds=100.0)
-    write_run(timed.run_folder(tmp_path, "by variance, 50 %", 1), {"final": 2.9}, step=450, seconds=98.0)
+    parent, last = timed.steps_of_study()
+    more = parent + (last - parent) * 5 // 4
+    write_run(timed.run_folder(tmp_path, timed.ORDINARY, 1), {"final": 3.0}, step=last, seconds=100.0)
+    write_run(timed.run_folder(tmp_path, "by variance, 50 %", 1), {"final": 2.9}, step=more, seconds=98.0)
     lines = timed.table(tmp_path, [1]).splitlines()
     assert lines[0] == "Ordinary attention: final loss 3.0000 after 100 s."
     assert lines[4] == "| by variance, 50 % | 1 | 0.980 | 1.250 | -0.1000 | -9.52 % |"
