@@ -1,9 +1,10 @@
 """Step time of our trainer against stock torchtitan: same model, data and seed, legs in ABBA order.
 
-    python scripts/bench/stock_overhead.py DATA [--rounds 3] [--steps 60] [--ranks 2]
+    python scripts/bench/stock_overhead.py DATA [--rounds 3] [--steps 60] [--ranks 2] [--section.key=value ...]
 
 DATA is a folder of shards with a vocabulary of at most 2048. Prints whether the losses are equal, the median step of
-each leg by two clocks, and the ratio ours / stock of neighbouring legs.
+each leg by two clocks, and the ratio ours / stock of neighbouring legs. `--model.fuse_qkv=false` compares our
+attention with torchtitan's separate projections.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ WARM_UP = 5
 CLOCKS = {"seconds": "wall", "cpu_seconds": "processor"}
 
 
-def leg(kind: str, data: Path, out: Path, steps: int, ranks: int) -> dict[str, list]:
+def leg(kind: str, data: Path, out: Path, steps: int, ranks: int, overrides: list[str]) -> dict[str, list]:
     """One fresh launch; {"losses": bits, "seconds": per step}."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks)]
     launcher += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", str(HARNESS)]
     root = str(HARNESS.parents[2])
     subprocess.run(
-        [*launcher, kind, str(data), str(out), str(steps)],
+        [*launcher, kind, str(data), str(out), str(steps), *overrides],
         check=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -44,13 +45,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--ranks", type=int, default=2)
-    args = parser.parse_args()
+    args, overrides = parser.parse_known_args()
     legs: list[tuple[str, dict[str, float]]] = []
     losses: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(args.rounds):
             for kind in ("stock", "ours", "ours", "stock"):
-                result = leg(kind, args.data, Path(folder) / f"{number}-{len(legs)}.json", args.steps, args.ranks)
+                out = Path(folder) / f"{number}-{len(legs)}.json"
+                result = leg(kind, args.data, out, args.steps, args.ranks, overrides)
                 medians = {clock: statistics.median(result[clock][WARM_UP:]) for clock in CLOCKS}
                 legs.append((kind, medians))
                 losses.setdefault(kind, result["losses"])

@@ -99,7 +99,6 @@ def test_tokens_are_counted_over_a_change_of_world_size(
     [
         ("--model.num_layers", "1", "model.num_layers was 2 and is 1"),
         ("--model.num_heads", "2", "model.num_heads was 4 and is 2"),
-        ("--model.num_kv_heads", "2", "model.num_kv_heads was 4 and is 2"),
         ("--model.rope_theta", "20000", "model.rope_theta was 10000.0 and is 20000.0"),
         ("--optimizer.name", "SGD", "saved with another optimizer"),
         ("--checkpoint.load_step", "2", "checkpoint.load_step = 2, but"),

@@ -61,35 +61,12 @@ def test_without_the_choice_other_data_are_refused_and_it_is_named(
     assert "checkpoint.initial_load_model_only = true" in refused.output
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--training.seq_len", "128"), "training.seq_len = 128, but the static heads"),
-        (("--training.seq_len", "32", "--saf.rate", "0.5"), "saf.rate = 0.5 asks for more heads"),
-    ],
-    ids=["longer", "more-heads"],
-)
-def test_patterns_that_do_not_fit_the_new_length_are_refused_at_the_start(
-    parent: Run, tmp_path: Path, corpus_overrides: tuple[str, ...], options: tuple[str, ...], message: str
-) -> None:
-    refused = train(tmp_path, *corpus_overrides, *start_from(parent), *WEIGHTS, *options, ranks=1, status=1)
-    assert message in refused.output, refused.output[-3000:]
-    assert "step 1/" not in refused.output
-
-
-def test_a_stock_checkpoint_gives_its_weights_and_not_its_fused_moments(
-    tmp_path: Path, corpus_overrides: tuple[str, ...]
-) -> None:
+def test_a_checkpoint_of_the_stock_model_gives_its_weights(tmp_path: Path, corpus_overrides: tuple[str, ...]) -> None:
     model = ("--model.family", "llama3", "--model.flavor", "debugmodel", "--model.num_layers", "2")
     options = (*corpus_overrides, *model, "--model.num_heads", "0", "--model.dim", "0", "--optimizer.lr", "1e-3")
     fused = ("--saf.enable", "false", "--model.fuse_qkv", "true")
     stock = train(tmp_path / "stock", *options, *fused, ranks=2)
-    refused = train(tmp_path / "refused", *options, *start_from(stock), ranks=1, status=1)
-    assert "has the moments of one fused wqkv, and model.fuse_qkv = false" in refused.output
-
     run = train(tmp_path / "split", *options, *start_from(stock), *WEIGHTS, ranks=2)
     assert [row["static_heads"] for row in run.kind("train")][-1] == 8
     # the batch of step 1 again, with the weights of step 8
     assert run.losses()[1] < stock.losses()[1] - 0.5
-    refused = train(tmp_path / "split", *options, *fused, ranks=1, status=1)
-    assert "has static heads, which model.fuse_qkv = true cannot hold" in refused.output
