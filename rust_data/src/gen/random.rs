@@ -180,9 +180,12 @@ impl<const LANES: usize> Kernel for ChaCha8<'_, LANES> {
                 quarter_round(&mut state, a, b, c, d);
             }
         }
-        for ((words, state), start) in self.words.chunks_exact_mut(LANES).zip(&state).zip(&start) {
-            words.copy_from_slice(&add(state, start));
+        // spelled out, because the compiler would turn a loop into scattered stores across the words
+        macro_rules! sums {
+            ($($word:literal)*) => { [$(add(&state[$word], &start[$word])),*] };
         }
+        let sums = sums!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+        self.words.copy_from_slice(sums.as_flattened());
     }
 }
 
