@@ -161,8 +161,7 @@ def _checkpoint(run: RunConfig) -> CheckpointManager.Config:
         async_mode=checkpoint.async_mode,
         load_step=checkpoint.load_step,
         initial_load_path=str(Path(initial).resolve()) if initial else None,
-        # a parent run is continued with its moments and its place in the data
-        initial_load_model_only=False,
+        initial_load_model_only=checkpoint.initial_load_model_only,
         # torchtitan's default would leave a last checkpoint that cannot be resumed
         last_save_model_only=False,
     )

@@ -16,6 +16,7 @@ from saf_titan.config import ConfigError, Problem, RunConfig, check_world_size, 
 from saf_titan.head_count import head_count
 from saf_titan.models import model_spec
 from saf_titan.models.flops import training_flops_per_token
+from saf_titan.saf.dense_memory import DENSE_CONTENTS, dense_bytes
 
 _GIB = 1024**3
 
@@ -51,9 +52,10 @@ def _model_lines(run: RunConfig, model: nn.Module) -> list[str]:
     total = sum(parameter.numel() for parameter in model.parameters())
     embeddings = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, nn.Embedding)}
     shape, flops = run.shape, training_flops_per_token(model, run.training.seq_len)
+    groups = f" on {shape.num_kv_heads} key heads" if shape.num_kv_heads < shape.num_heads else ""
     return [
         f"{run.model.family} {run.model.flavor}: {shape.num_layers} layers, {shape.num_heads} heads of "
-        f"{shape.dim // shape.num_heads}, width {shape.dim}, vocabulary {run.model.vocab_size:,}",
+        f"{shape.head_dim}{groups}, width {shape.dim}, vocabulary {shape.vocab_size:,}",
         f"{total:,} parameters, {total - sum(embeddings.values()):,} without embeddings",
         f"{flops / 1e6:,.1f} MFLOP per token (forward and backward, all heads live)",
     ]
@@ -106,6 +108,9 @@ def _freeze_lines(run: RunConfig) -> list[str]:
         f"{run.saf.selector}, content {run.saf.content})",
         f"calibrated on {run.saf.calibration_sequences} held-out sequences",
     ]
+    if run.saf.content in DENSE_CONTENTS:
+        size = dense_bytes(count, run.training.seq_len) / _GIB
+        lines.append(f"patterns are T x T matrices: {size:.2f} GiB, on every rank in the layers and in the plan")
     if run.saf.matched_seconds:
         lines.append(f"the run ends after {run.saf.matched_seconds:g} s instead of {run.training.steps:,} steps")
     return lines
@@ -125,7 +130,7 @@ def _memory_lines(run: RunConfig, model: nn.Module, world_size: int) -> list[str
     tokens = training.local_batch_size * training.seq_len
     per_layer = {"none": 17, "selective": 8, "full": 1}[run.activation_checkpoint.mode]
     activations = tokens * shape.dim * shape.num_layers * per_layer * width
-    logits = tokens * run.model.vocab_size * (4 + 4 + width)
+    logits = tokens * shape.vocab_size * (4 + 4 + width)
     return [
         f"weights, gradients, moments {state / _GIB:8.2f} GiB",
         f"activations                 {activations / _GIB:8.2f} GiB",

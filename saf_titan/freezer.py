@@ -11,13 +11,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Generic
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from saf_titan.calibration_data import Batch, CalibrationData
 from saf_titan.config import RunConfig
 from saf_titan.config.own_sections import SafSection
 from saf_titan.head_count import head_count
@@ -25,8 +27,10 @@ from saf_titan.layers.attention import SAFAttention
 from saf_titan.saf import container
 from saf_titan.saf.calibrate import calibrate
 from saf_titan.saf.calibration import Calibration
+from saf_titan.saf.capture import Progress
 from saf_titan.saf.compensate import compensated_values
-from saf_titan.saf.contents import PRUNE
+from saf_titan.saf.contents import COMPACT_CONTENTS
+from saf_titan.saf.dense import DensePatterns, dense_patterns
 from saf_titan.saf.event import make_plan
 from saf_titan.saf.gate_taylor import gate_taylor_scores
 from saf_titan.saf.gradient_ema import GradientEMA
@@ -34,28 +38,17 @@ from saf_titan.saf.install import Overwritten, install, replace_value_rows, zero
 from saf_titan.saf.output_scores import output_scores
 from saf_titan.saf.pattern_training import PatternTraining
 from saf_titan.saf.plan import StaticPlan
+from saf_titan.saf.progress import TimedProgress
 from saf_titan.saf.schedule import FixedSchedule, LossBudget, LossBudgetSchedule, Schedule, ramp
-from saf_titan.saf.select import parse_heads
+from saf_titan.saf.select import Head, parse_heads
 
 logger = logging.getLogger()
-
-Batch = TypeVar("Batch")
 
 OUTPUT_SELECTORS = ("output_rms", "redundancy", "block_influence", "output_error")
 """Selectors that need values and output weights: one more forward a batch."""
 
 _STATE, _STATE_VERSION = "freeze_state", 1
-
-
-@dataclass(frozen=True)
-class CalibrationData(Generic[Batch]):
-    """This rank's share of the calibration sequences."""
-
-    batches: Sequence[Batch]
-    positions: tuple[int, ...]
-    """Where each sequence of all ranks starts in its source, in tokens."""
-    seed: int
-    source: str
+_PROGRESS_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -120,13 +113,23 @@ class Freezer(Generic[Batch]):
         return sum(len(attention.static_heads) for attention in self.attentions)
 
     def rate_due(self, step: int) -> float | None:
-        """Share of heads to make static now, after ``step`` steps; None if nothing is due."""
+        """Share of heads to make static now, after ``step`` steps; None if nothing is due.
+
+        Raises ValueError if a freeze is due and the gradient selector has seen no step: the run was resumed at the
+        freeze from a checkpoint without an average.
+        """
         if not self._settings.enable:
             return None
         rate = self._schedule.next_rate(step, self.plan.rate if self.plan is not None else 0.0)
         # a small step of a ramp may not add a whole head
         if rate is None or head_count(self.num_heads, rate, self._settings.rounding) <= self.num_static_heads:
             return None
+        if self._gradient is not None and not self._gradient.num_updates:
+            raise ValueError(
+                f'saf.selector = "qk_gradient" averages gradients of the steps before a freeze, and the checkpoint of '
+                f"step {step}, where heads are to be frozen, holds no average: set saf.step to {step + 20} or so to "
+                f"gather one first, or choose another selector"
+            )
         return rate
 
     def restore(self, plan: StaticPlan) -> None:
@@ -142,17 +145,8 @@ class Freezer(Generic[Batch]):
         """
         settings = self._settings
         seconds: dict[str, float] = {}
-        with _timed(seconds, "calibrate"), self._measuring():
-            calibration = calibrate(
-                self.attentions,
-                data.batches,
-                self._forward,
-                group=self._group,
-                positions=data.positions,
-                seed=data.seed,
-                source=data.source,
-            )
-            calibration = self._with_extra_scores(calibration, data.batches)
+        with _timed(seconds, "calibrate"):
+            calibration = self.calibrate(data, _progress())
         with _timed(seconds, "fit"):
             plan = make_plan(
                 calibration,
@@ -169,6 +163,8 @@ class Freezer(Generic[Batch]):
                 seed=settings.seed,
                 heads=parse_heads(",".join(settings.heads)),
                 base_plan=self.plan,
+                dense=partial(self._dense_patterns, data.batches),
+                max_dense_gib=settings.max_dense_gib,
             )
             self._require_agreement(plan)
             value_rows = self._compensated_values(plan, data.batches)
@@ -190,6 +186,21 @@ class Freezer(Generic[Batch]):
                 return FreezeResult(plan, calibration, accepted=False, losses=losses, seconds=seconds)
         self._accept(plan)
         return FreezeResult(plan, calibration, accepted=True, losses=losses, seconds=seconds)
+
+    def calibrate(self, data: CalibrationData[Batch], progress: Progress) -> Calibration:
+        """Statistics of the live heads and the selector's own scores; changes nothing. Every rank must call it."""
+        with self._measuring():
+            calibration = calibrate(
+                self.attentions,
+                data.batches,
+                self._forward,
+                group=self._group,
+                positions=data.positions,
+                seed=data.seed,
+                source=data.source,
+                progress=progress,
+            )
+            return self._with_extra_scores(calibration, data.batches)
 
     def state(self) -> bytes | None:
         """What must survive a restart beside the plan; None if nothing must."""
@@ -239,6 +250,19 @@ class Freezer(Generic[Batch]):
             calibration = calibration.with_scores(qk_gradient=self._gradient.scores(calibration.live_LH))
         return calibration
 
+    def _dense_patterns(self, batches: Sequence[Batch], heads: Sequence[Head], content: str) -> DensePatterns:
+        with self._measuring():
+            return dense_patterns(
+                self.attentions,
+                batches,
+                self._forward,
+                heads,
+                content,
+                seed=self._settings.seed,
+                group=self._group,
+                progress=_progress(),
+            )
+
     def _compensated_values(self, plan: StaticPlan, batches: Sequence[Batch]) -> dict[tuple[int, int], Tensor] | None:
         """Value rows that make up for the plan's patterns, solved on all batches but the last."""
         if not self._settings.compensate:
@@ -268,7 +292,7 @@ class Freezer(Generic[Batch]):
         """Take an installed plan as the plan of the model."""
         self._plan = plan
         self._pattern_training = None
-        if self._settings.enable and self._settings.pattern_lr and plan.content != PRUNE:
+        if self._settings.enable and self._settings.pattern_lr and plan.content in COMPACT_CONTENTS:
             self._pattern_training = PatternTraining(self.attentions, plan, self._settings.pattern_lr, self._group)
 
     def _train_patterns(self, *_: object) -> None:
@@ -332,6 +356,10 @@ def freeze_schedule(run: RunConfig) -> Schedule:
             )
         )
     return FixedSchedule([(start, saf.rate)])
+
+
+def _progress() -> TimedProgress:
+    return TimedProgress(logger.info, every=_PROGRESS_SECONDS)
 
 
 @contextmanager

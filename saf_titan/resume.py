@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch.distributed.checkpoint import FileSystemReader
+
 from saf_titan.config import RunConfig
 from saf_titan.saf.checkpoint import read_checkpoint
 from saf_titan.saf.plan import StaticPlan
@@ -21,6 +23,8 @@ PLAN_KEY = "saf_plan"
 STATE_KEY = "saf_state"
 """Key of what the schedule and the selector must remember; absent where that is nothing."""
 
+CLOCK_KEY = "saf_clock"
+"""Key of the time that a run of a fixed time has spent; absent in others."""
 
 MODEL_KEY = "saf_model"
 """Key of what the weights alone do not tell of a model; absent in checkpoints of stock torchtitan."""
@@ -33,6 +37,8 @@ class SavedFreeze:
     plan: StaticPlan | None = None
     state: bytes | None = None
     """``Freezer.state()``; None if the checkpoint has none."""
+    clock: str | None = None
+    """``SpentTime``; None if the run had no time budget."""
     model: str | None = None
     """``model_identity()`` of the run that wrote it."""
 
@@ -46,8 +52,9 @@ def model_identity(run: RunConfig) -> str:
             "position": model.position,
             "num_layers": shape.num_layers,
             "num_heads": shape.num_heads,
+            "num_kv_heads": shape.num_kv_heads,
             "dim": shape.dim,
-            "vocab_size": model.vocab_size,
+            "vocab_size": shape.vocab_size,
             "rope_theta": model.rope_theta,
             "norm_eps": model.norm_eps,
         },
@@ -55,14 +62,53 @@ def model_identity(run: RunConfig) -> str:
     )
 
 
+def require_compatible(saved: SavedFreeze, run: RunConfig, checkpoint: Path) -> None:
+    """Raise ValueError, naming what differs, if ``run`` cannot start from ``checkpoint``, which holds ``saved``."""
+    if saved.model is not None:
+        require_same_model(saved.model, model_identity(run), source=str(checkpoint))
+    if saved.plan is not None:
+        _require_fitting_plan(saved.plan, run, checkpoint)
+    is_own = checkpoint.parent == Path(run.dump_folder) / run.checkpoint.folder
+    if is_own or not run.checkpoint.initial_load_model_only:
+        _require_same_projections(run, checkpoint)
+
+
 def require_same_model(saved: str, built: str, *, source: str) -> None:
-    """Raise ValueError, naming each difference, unless two identities are equal."""
+    """Raise ValueError, naming each difference, unless two identities agree in what both of them tell."""
     then, now = json.loads(saved), json.loads(built)
-    changes = [f"model.{key} was {then.get(key)} and is {now[key]}" for key in now if then.get(key) != now[key]]
+    changes = [f"model.{key} was {then[key]} and is {now[key]}" for key in now if key in then and then[key] != now[key]]
     if changes:
         raise ValueError(
             f"{source} is of another model: {'; '.join(changes)}; go on with the old values, or start a new run in "
             f"another dump_folder"
+        )
+
+
+def _require_fitting_plan(plan: StaticPlan, run: RunConfig, checkpoint: Path) -> None:
+    """The model must be able to hold the plan, its patterns cover the run's sequences, and later ones join them."""
+    saf, seq_len = run.saf, run.training.seq_len
+    if run.model.fuse_qkv:
+        raise ValueError(f"{checkpoint} has static heads, which model.fuse_qkv = true cannot hold; set it to false")
+    fitted = f"the static heads of {checkpoint} are fitted to sequences of {plan.T_fit} tokens"
+    if seq_len > plan.T_fit:
+        raise ValueError(f"training.seq_len = {seq_len}, but {fitted}; lower it to that or less")
+    if seq_len < plan.T_fit and saf.enable and saf.rate > plan.rate:
+        raise ValueError(
+            f"saf.rate = {saf.rate:g} asks for more heads, fitted to training.seq_len = {seq_len}, but {fitted}; keep "
+            f"that length, or set saf.enable = false to go on with the heads there are"
+        )
+
+
+def _require_same_projections(run: RunConfig, checkpoint: Path) -> None:
+    """Moments must be of the parameters of the run: weights have the same names fused and split, moments have not."""
+    keys = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    moments = [key for key in keys if key.startswith("optimizer.")]
+    is_fused = any(".wqkv." in key for key in moments)
+    if moments and is_fused != run.model.fuse_qkv:
+        raise ValueError(
+            f"{checkpoint} has the moments of {'one fused wqkv' if is_fused else 'separate wq, wk and wv'}, and "
+            f"model.fuse_qkv = {json.dumps(run.model.fuse_qkv)}; change that, or take the weights alone into a new run "
+            f"by checkpoint.initial_load_path and checkpoint.initial_load_model_only = true"
         )
 
 
@@ -112,4 +158,4 @@ def read_freeze(checkpoint: Path) -> SavedFreeze:
     plan = None
     if PLAN_KEY in loaded:
         plan = StaticPlan.from_bytes(loaded[PLAN_KEY], source=f"the plan in {checkpoint}")
-    return SavedFreeze(plan=plan, state=loaded.get(STATE_KEY), model=loaded.get(MODEL_KEY))
+    return SavedFreeze(plan=plan, state=loaded.get(STATE_KEY), clock=loaded.get(CLOCK_KEY), model=loaded.get(MODEL_KEY))

@@ -7,26 +7,50 @@ validation and checkpoints.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 
 MAX_STEP_RATIO = 3
 """More steps than this many times the planned ones mean that the budget was meant for another machine."""
 
 
+@dataclass(frozen=True)
+class SpentTime:
+    """How far a run of a fixed time has come."""
+
+    first_step: int
+    elapsed: float = 0.0
+    """Seconds in all processes that had a part in it; the time between a checkpoint and its resume is not counted."""
+    last_update: float = 0.0
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> SpentTime:
+        return cls(**json.loads(text))
+
+
 class TimeBudget:
-    """A clock over a stretch of training that was planned as steps ``first_step`` to ``last_step``."""
+    """A clock over a stretch of training that was planned as steps ``spent.first_step`` to ``last_step``."""
 
     def __init__(
-        self, seconds: float, first_step: int, last_step: int, *, clock: Callable[[], float] = time.perf_counter
+        self, seconds: float, spent: SpentTime, last_step: int, *, clock: Callable[[], float] = time.perf_counter
     ) -> None:
+        first_step = spent.first_step
         if seconds <= 0 or not first_step < last_step:
             raise ValueError(
                 f"a time budget needs positive seconds and steps to plan for, got {seconds} s and steps {first_step} "
                 f"to {last_step}"
             )
         self._seconds, self._first_step, self._last_step, self._clock = seconds, first_step, last_step, clock
-        self._start = clock()
+        self._start = clock() - spent.elapsed
+
+    def spent(self, elapsed: float, last_update: float) -> SpentTime:
+        """What a checkpoint must hold, of times that all ranks agree on."""
+        return SpentTime(self._first_step, elapsed, last_update)
 
     def elapsed(self) -> float:
         """Seconds since the budget was opened, on this rank."""

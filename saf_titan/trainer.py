@@ -5,9 +5,10 @@ from __future__ import annotations
 # first: it must precede every other torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ from torchtitan.distributed.utils import set_pg_timeouts
 from torchtitan.tools.logging import logger
 from torchtitan.trainer import Trainer
 
+from saf_titan.calibration_data import TokenBatch, calibration_loader, read_calibration_data
 from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
 from saf_titan.config import RunConfig, to_toml
 from saf_titan.data.loader import ShardLoader
-from saf_titan.freezer import CalibrationData, Freezer, FreezeResult, freeze_schedule
+from saf_titan.freezer import Freezer, FreezeResult, freeze_schedule
 from saf_titan.metrics import RunMetrics
 from saf_titan.resume import (
+    CLOCK_KEY,
     MODEL_KEY,
     PLAN_KEY,
     STATE_KEY,
@@ -33,13 +36,10 @@ from saf_titan.resume import (
     find_checkpoint,
     model_identity,
     read_freeze,
-    require_same_model,
+    require_compatible,
 )
 from saf_titan.stop import StopRequest
-from saf_titan.time_budget import TimeBudget
-
-Batch = tuple[dict[str, Tensor], Tensor]
-"""Inputs by name and targets, as the loader yields them."""
+from saf_titan.time_budget import SpentTime, TimeBudget
 
 
 class SAFTrainer(Trainer):
@@ -66,14 +66,14 @@ class SAFTrainer(Trainer):
         checkpoint = self._checkpoint_to_load(config)
         self._saved = read_freeze(checkpoint) if checkpoint is not None else SavedFreeze()
         self._model_identity = model_identity(config.run)
-        if self._saved.model is not None:
-            require_same_model(self._saved.model, self._model_identity, source=str(checkpoint))
+        if checkpoint is not None:
+            require_compatible(self._saved, config.run, checkpoint)
         super().__init__(config)
         self.stopped_early = False
         self._started = False
         self._stop = StopRequest()
         self._budget: TimeBudget | None = None
-        self._elapsed = self._last_update_seconds = 0.0
+        self._start_time = self._elapsed = self._last_update_seconds = 0.0
         self.freezer = Freezer(
             self.model_parts[0],
             self.optimizers.optimizers[0],
@@ -132,7 +132,7 @@ class SAFTrainer(Trainer):
             self._freeze(rate)
         return True
 
-    def train_step(self, data_iterator: Iterator[Batch]) -> None:
+    def train_step(self, data_iterator: Iterator[TokenBatch]) -> None:
         if self._budget is not None:
             self.lr_schedulers.set_progress(self._budget.virtual_step(self._elapsed))
         last = self.step == self.config.training.steps and self._budget is None
@@ -149,9 +149,18 @@ class SAFTrainer(Trainer):
         freeze_state = self.freezer.state() if self._started else self._saved.state
         if freeze_state is not None:
             state[STATE_KEY] = freeze_state
+        clock = self._clock() if self._started else self._saved.clock
+        if clock is not None:
+            state[CLOCK_KEY] = clock
         if self._started or self._saved.model is not None:
             state[MODEL_KEY] = self._model_identity
         return state
+
+    def _clock(self) -> str | None:
+        """What a run of a fixed time has spent, for its checkpoint."""
+        if self._budget is None:
+            return None
+        return self._budget.spent(self._elapsed, self._last_update_seconds).to_json()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
@@ -163,7 +172,8 @@ class SAFTrainer(Trainer):
         """Once, after torchtitan has loaded a checkpoint or found none."""
         # the optimizer has just loaded the checkpoint's rates and decays; the config's schedule decides
         self.lr_schedulers.apply()
-        if self._saved.state:
+        # at step 0 a checkpoint gave its weights alone: its schedule was another run's
+        if self._saved.state and self.step:
             self.freezer.load_state(self._saved.state)
         kind = "resume" if self.step else "start"
         self.metrics_processor.write(kind, step=self.step, world_size=self.parallel_dims.world_size)
@@ -172,8 +182,11 @@ class SAFTrainer(Trainer):
             (self._folder / "config.toml").write_text(to_toml(self._run), encoding="utf-8")
         if self.freezer.plan is not None:
             logger.info(f"Resumed with a plan made at step {self.freezer.plan.step}: {self.freezer.summary()}")
+        self._start_time = time.perf_counter()
         if self._run.saf.matched_seconds:
-            self._budget = TimeBudget(self._run.saf.matched_seconds, self.step, self.config.training.steps)
+            spent = SpentTime.from_json(self._saved.clock) if self._saved.clock is not None else SpentTime(self.step)
+            self._budget = TimeBudget(self._run.saf.matched_seconds, spent, self.config.training.steps)
+            self._last_update_seconds = spent.last_update
         self._started = True
 
     def _is_done(self) -> bool:
@@ -185,6 +198,9 @@ class SAFTrainer(Trainer):
 
     def _finish(self) -> None:
         """Once, when the last step is done."""
+        # what saf.matched_seconds of a run to be compared with this one is set to
+        seconds = time.perf_counter() - self._start_time
+        self.metrics_processor.write("finish", step=self.step, seconds=seconds)
         if self._budget is not None:
             logger.info(f"Time budget spent: {self._elapsed:.1f} s, {self.step} steps")
             self._save_checkpoint()
@@ -199,50 +215,17 @@ class SAFTrainer(Trainer):
         self.optimizers.zero_grad()
         with self._collective_timeout(self._run.saf.timeout_seconds):
             self._validate("before_freeze")
-            result = self.freezer.freeze(self.step, rate, self._calibration_data())
+            data = read_calibration_data(self._calibration_loader(), self._run)
+            result = self.freezer.freeze(self.step, rate, data)
             self._heads_changed()
             self._validate("after_freeze")
         self._record(result)
 
     def _calibration_loader(self) -> ShardLoader:
-        """Held-out windows for calibration: a loader whose first batch is this rank's share of the sequences.
-
-        Raises ValueError if there are too few windows.
-        """
-        saf, training = self._run.saf, self.config.training
         world_size, rank = self._batch_world()
-        loader = replace(
-            self.config.dataloader, split="calibration", seed=saf.calibration_seed, shuffle=True, verify=False
-        ).build(
-            dp_world_size=world_size,
-            dp_rank=rank,
-            tokenizer=self.tokenizer,
-            seq_len=training.seq_len,
-            local_batch_size=saf.calibration_sequences // world_size,
-        )
-        if loader.num_windows < saf.calibration_sequences:
-            raise ValueError(
-                f"saf.calibration_sequences = {saf.calibration_sequences}, but the calibration half of the held-out "
-                f"tokens in {self._run.data.path} has {loader.num_windows} windows of {training.seq_len} tokens; "
-                f"lower it, or tokenize with more --val-tokens"
-            )
-        return loader
+        return calibration_loader(self.config.dataloader, self._run, world_size=world_size, rank=rank)
 
-    def _calibration_data(self) -> CalibrationData[Batch]:
-        """The calibration sequences; reading them moves neither the training cursor nor a training RNG."""
-        saf, loader = self._run.saf, self._calibration_loader()
-        input_dict, labels = next(iter(loader))
-        tokens, targets = (tensor.split(self._run.calibration_batch_size) for tensor in (input_dict["input"], labels))
-        return CalibrationData(
-            batches=[({"input": x_BT}, y_BT) for x_BT, y_BT in zip(tokens, targets, strict=True)],
-            positions=tuple(
-                loader.window(sequence) * self.config.training.seq_len for sequence in range(saf.calibration_sequences)
-            ),
-            seed=saf.calibration_seed,
-            source=self._run.data.path,
-        )
-
-    def _forward(self, batch: Batch) -> Tensor:
+    def _forward(self, batch: TokenBatch) -> Tensor:
         """One forward of the model that leaves no trace in the counters of training; logits."""
         input_dict, labels = batch
         on_device = {name: tensor.to(self.device) for name, tensor in input_dict.items()}
@@ -252,7 +235,7 @@ class SAFTrainer(Trainer):
         with self.train_context():
             return self.model_parts[0](inputs, **extra_kwargs)
 
-    def _sequence_losses(self, batch: Batch) -> Tensor:
+    def _sequence_losses(self, batch: TokenBatch) -> Tensor:
         """Mean cross-entropy of each sequence of a batch, [B]."""
         logits_BTV, labels_BT = self._forward(batch), batch[1].to(self.device)
         return F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, reduction="none").mean(1)

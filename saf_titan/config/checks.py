@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from saf_titan.config.errors import ConfigError, Problem, nearest
 from saf_titan.config.host_sections import CheckpointSection
-from saf_titan.config.own_sections import CircuitsSection, ModelSection
+from saf_titan.config.own_sections import CircuitsSection, ModelSection, SafSection
 from saf_titan.config.schema import RunConfig
 from saf_titan.config.shapes import SHAPES
 from saf_titan.head_count import head_count
+from saf_titan.saf.dense_memory import DENSE_CONTENTS, dense_excess
 
 
 class Conflict(NamedTuple):
@@ -46,14 +47,27 @@ def conflicts(config: RunConfig, given: frozenset[str]) -> Iterator[Conflict]:
 
 def _model(config: RunConfig) -> Iterator[Conflict]:
     model, shape = config.model, config.shape
-    if model.family == "llama3":
-        for name in ("num_layers", "num_heads", "dim", "position", "rope_theta", "init_std", "norm_eps"):
+    if model.family != "gpt":
+        for name in ("num_heads", "num_kv_heads", "dim", "position", "rope_theta", "init_std", "norm_eps"):
             if getattr(model, name) != getattr(ModelSection(), name):
                 yield Conflict(
                     (f"model.{name}", "model.family"),
-                    'belongs to the gpt family; llama3 flavors are fixed: leave it out, or set model.family = "gpt"',
+                    f"belongs to the gpt family; {model.family} flavors are fixed: leave it out, or set "
+                    'model.family = "gpt"',
                 )
+        most = SHAPES[model.family][model.flavor].num_layers
+        if model.num_layers > most:
+            yield Conflict(("model.num_layers", "model.flavor"), f"exceeds the {most} layers of the flavor")
         return
+    if model.fuse_qkv:
+        yield Conflict(
+            ("model.fuse_qkv", "model.family"), "is for torchtitan's llama3 and qwen3; gpt has separate projections"
+        )
+    if shape.num_heads % shape.num_kv_heads:
+        yield Conflict(
+            ("model.num_kv_heads", "model.num_heads", "model.flavor"),
+            f"must divide the {shape.num_heads} query heads of a layer",
+        )
     if shape.dim % shape.num_heads:
         yield Conflict(
             ("model.dim" if model.dim else "model.num_heads", "model.dim", "model.num_heads", "model.flavor"),
@@ -107,13 +121,12 @@ def _schedule(config: RunConfig) -> Iterator[Conflict]:
 
 def _circuits(config: RunConfig) -> Iterator[Conflict]:
     circuits = config.circuits
-    if config.scales_qk and config.model.family == "llama3":
+    if config.scales_qk and config.model.fuse_qkv:
         key = "qk_lr_ratio" if circuits.qk_lr_ratio != 1.0 else "qk_lr_schedule"
         yield Conflict(
-            (f"circuits.{key}", "circuits.qk_lr_ratio", "circuits.qk_lr_schedule", "model.family"),
-            "llama3's wqkv is one fused parameter, whose Q and K rows cannot have a learning rate of their own; "
-            'set model.family = "gpt", which has separate wq and wk, '
-            "or register a llama3 flavor built with fuse_qkv=False",
+            (f"circuits.{key}", "circuits.qk_lr_ratio", "circuits.qk_lr_schedule", "model.fuse_qkv"),
+            "a fused wqkv is one parameter, whose Q and K rows cannot have a learning rate of their own; set "
+            "model.fuse_qkv = false",
         )
     ramp_keys = ("circuits.qk_lr_ramp_steps", "circuits.qk_lr_schedule")
     if circuits.qk_lr_schedule == "constant":
@@ -145,12 +158,13 @@ def _parallelism(config: RunConfig) -> Iterator[Conflict]:
         "pipeline": parallelism.pipeline_parallel_degree,
         "context": parallelism.context_parallel_degree,
     }
-    if config.model.family == "gpt":
+    if not config.model.fuse_qkv:
         for name, degree in degrees.items():
             if degree > 1:
                 yield Conflict(
-                    (f"parallelism.{name}_parallel_degree", "model.family"),
-                    "must be 1: the gpt family is shared over data alone; use the data_parallel degrees",
+                    (f"parallelism.{name}_parallel_degree", "model.family", "model.fuse_qkv"),
+                    "must be 1: a model that can be frozen is shared over data alone; use the data_parallel degrees"
+                    + (", or set model.fuse_qkv = true for torchtitan's model" if config.model.family != "gpt" else ""),
                 )
         return
     if shape.num_kv_heads % degrees["tensor"]:
@@ -182,6 +196,11 @@ def _parallelism(config: RunConfig) -> Iterator[Conflict]:
 
 
 def _checkpoint(config: RunConfig) -> Iterator[Conflict]:
+    if config.checkpoint.initial_load_model_only and not config.checkpoint.initial_load_path:
+        yield Conflict(
+            ("checkpoint.initial_load_model_only", "checkpoint.initial_load_path"),
+            "has no effect without checkpoint.initial_load_path, the checkpoint to take the weights from",
+        )
     if config.checkpoint.enable:
         return
     for name in ("load_step", "initial_load_path"):
@@ -205,10 +224,15 @@ def _freeze_step(config: RunConfig) -> Iterator[Conflict]:
 
 def _frozen_heads(config: RunConfig) -> Iterator[Conflict]:
     saf, shape = config.saf, config.shape
-    if config.model.family == "llama3":
+    if config.model.fuse_qkv:
         yield Conflict(
-            ("saf.enable", "model.family"),
-            'needs attention that can hold static heads, which torchtitan\'s llama3 has not; set model.family = "gpt"',
+            ("saf.enable", "model.fuse_qkv"),
+            "needs attention that can hold static heads, which a fused wqkv cannot; set model.fuse_qkv = false",
+        )
+    if saf.compensate and shape.num_kv_heads < shape.num_heads:
+        yield Conflict(
+            ("saf.compensate", "model.flavor"),
+            f"solves for the values of one head, and here {shape.num_heads // shape.num_kv_heads} heads share theirs",
         )
     yield from _freeze_schedule(config)
     outside = [layer for layer in saf.exclude_layers if not 0 <= layer < shape.num_layers]
@@ -248,8 +272,20 @@ def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
             "before the last step",
         )
     for name, value in (("pattern_lr", saf.pattern_lr), ("compensate", saf.compensate)):
-        if value and saf.content == "prune":
-            yield Conflict((f"saf.{name}", "saf.content"), 'needs patterns, and saf.content = "prune" has none')
+        if value and saf.content in ("prune", *DENSE_CONTENTS):
+            yield Conflict(
+                (f"saf.{name}", "saf.content"),
+                f'needs patterns of two vectors a head, which saf.content = "{saf.content}" has not',
+            )
+    if saf.content in DENSE_CONTENTS:
+        num_static = head_count(total, saf.rate, saf.rounding)
+        excess = dense_excess(saf.content, num_static, config.training.seq_len, saf.max_dense_gib)
+        if excess:
+            yield Conflict(("saf.content", "saf.max_dense_gib", "saf.rate", "training.seq_len"), excess)
+    if saf.max_fit_kl != SafSection().max_fit_kl and saf.content == "prune":
+        yield Conflict(
+            ("saf.max_fit_kl", "saf.content"), 'has no effect on saf.content = "prune", which fits no pattern'
+        )
     if saf.pattern_lr and config.training.cuda_graphs:
         yield Conflict(
             ("saf.pattern_lr", "training.cuda_graphs"),

@@ -106,6 +106,9 @@ class CheckpointSection:
     """Step to resume from. -1: the newest."""
     initial_load_path: str = ""
     """Checkpoint to start from when the run has none of its own; a relative path counts from the working directory."""
+    initial_load_model_only: bool = False
+    """false: go on where that checkpoint was, with its moments, step and place in the same data. true: take its weights
+    and static heads alone, and begin a new run, on any data."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,18 +13,25 @@ from saf_titan.config.ranges import FRACTION, NOT_NEGATIVE, POSITIVE, Range
 class ModelSection:
     """The decoder."""
 
-    family: Literal["gpt", "llama3"] = "gpt"
-    """gpt: ours, with separate wq, wk, wv, wo. llama3: torchtitan's own flavors, as they are."""
+    family: Literal["gpt", "llama3", "qwen3"] = "gpt"
+    """gpt: ours. llama3, qwen3: torchtitan's own flavors, with attention that can hold static heads (see fuse_qkv)."""
     flavor: str = "124m"
-    """Size. gpt: debug, 124m, 1b. llama3: debugmodel, 1B, 3B, 8B, 70B, 405B."""
+    """Size. gpt: debug, 124m, 1b. llama3: debugmodel, 1B, 3B, 8B, 70B, 405B. qwen3: debugmodel, 0.6B, 1.7B, 4B, 8B,
+    14B, 32B."""
+    fuse_qkv: bool = False
+    """llama3, qwen3: torchtitan's attention as it is, with wq, wk and wv as one matrix. Such a model cannot be frozen
+    and has no QK circuit, but knows tensor, pipeline and context parallelism."""
     position: Literal["rope", "learned"] = "rope"
     """gpt: rotary or learned absolute positions."""
-    vocab_size: Annotated[int, POSITIVE] = 50304
-    """Rows of the embedding; at least the vocabulary of the shards (GPT-2: 50257, padded here to a multiple of 128)."""
+    vocab_size: Annotated[int, NOT_NEGATIVE] = 0
+    """Rows of the embedding; at least the vocabulary of the shards. 0: the flavor's (gpt: 50304, which is GPT-2's 50257
+    padded to a multiple of 128)."""
     num_layers: Annotated[int, NOT_NEGATIVE] = 0
-    """gpt: layers. 0: the flavor's."""
+    """Layers; llama3, qwen3: at most the flavor's. 0: the flavor's."""
     num_heads: Annotated[int, NOT_NEGATIVE] = 0
-    """gpt: attention heads of a layer. 0: the flavor's."""
+    """gpt: query heads of a layer. 0: the flavor's."""
+    num_kv_heads: Annotated[int, NOT_NEGATIVE] = 0
+    """gpt: key heads of a layer, each shared by as many query heads. 0: one for each query head."""
     dim: Annotated[int, NOT_NEGATIVE] = 0
     """gpt: width of the residual stream. 0: the flavor's."""
     rope_theta: Annotated[float, Range(above=1)] = 10000.0
@@ -116,10 +123,17 @@ class SafSection:
     heads: tuple[str, ...] = ()
     """list: the heads, as ["L0H3", "L2H1"]."""
     seed: Annotated[int, NOT_NEGATIVE] = 0
-    """Of random selectors and of the random content."""
-    content: Literal["mean", "distance", "uniform", "random", "prune"] = "mean"
+    """Of random selectors and of the contents random, gaussian and dirichlet."""
+    content: Literal[
+        "mean", "distance", "uniform", "random", "dense_mean", "sharp", "gaussian", "dirichlet", "prune"
+    ] = "mean"
     """Pattern of a static head. mean: the compact fit to its mean attention. For comparison: distance, a fit that knows
-    only how far back a key lies; uniform; random; prune, which removes the head altogether."""
+    only how far back a key lies; uniform; random, alpha and rho from N(0, 1); prune, which removes the head altogether.
+    With a T x T matrix a head: dense_mean, the mean attention itself; sharp, softmax of the mean score; gaussian and
+    dirichlet, one draw with the moments of the scores or of the attention."""
+    max_dense_gib: Annotated[float, Range(above=0)] = 2.0
+    """Contents with a matrix a head: what the matrices may take (4 T^2 bytes a head). Each rank holds them twice, in
+    the layers and in the plan, and each checkpoint once."""
     pattern_lr: Annotated[float, NOT_NEGATIVE] = 0.0
     """Learning rate of the patterns themselves (alpha and rho), which then go on training. 0: they stay fixed."""
     compensate: bool = False
@@ -132,7 +146,8 @@ class SafSection:
     calibration_seed: Annotated[int, NOT_NEGATIVE] = 1337
     """Seed of the choice of calibration sequences."""
     max_fit_kl: Annotated[float, Range(above=0)] = 0.2
-    """A head whose pattern fits its mean worse than this (nats per row) stays live; the next in line is taken."""
+    """A head whose pattern fits its mean worse than this (nats per row) stays live; the next in line is taken. Content
+    prune has no pattern to fit and passes no head over: it takes the same heads as mean where all of those fit."""
     fit_method: Literal["lbfgs", "ipf", "adam400"] = "lbfgs"
     """How patterns are fitted. lbfgs, ipf: to tolerance. adam400: the published 400 steps of Adam, for comparison."""
     rounding: Literal["round", "floor"] = "round"
@@ -144,8 +159,8 @@ class SafSection:
     on_shortfall: Literal["error", "warn"] = "error"
     """What to do when too few heads can be frozen."""
     matched_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
-    """For comparison at equal time: train this long from the start or resume on, however many steps that makes, with
-    the learning rate of the share of time that has passed. 0: train `training.steps` steps."""
+    """For comparison at equal time: train this long, from the start or another run's checkpoint, however many steps
+    that makes, with the learning rate of the share of time that has passed. 0: train `training.steps` steps."""
     timeout_seconds: Annotated[int, POSITIVE] = 7200
     """Limit of a collective while the freeze is under way."""
 

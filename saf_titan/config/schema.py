@@ -1,6 +1,6 @@
 """The whole configuration of a run, and what follows from it by arithmetic alone."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from saf_titan.config.host_sections import (
@@ -48,15 +48,21 @@ class RunConfig:
     @property
     def shape(self) -> ModelShape:
         """Sizes of the model: the flavor's, with the overrides of [model]."""
-        flavor = SHAPES[self.model.family][self.model.flavor]
-        num_heads = self.model.num_heads or flavor.num_heads
-        return ModelShape(
-            num_layers=self.model.num_layers or flavor.num_layers,
+        model, flavor = self.model, SHAPES[self.model.family][self.model.flavor]
+        shape = replace(
+            flavor,
+            num_layers=model.num_layers or flavor.num_layers,
+            vocab_size=model.vocab_size or flavor.vocab_size,
+        )
+        if model.family != "gpt":
+            return shape
+        num_heads, dim = model.num_heads or flavor.num_heads, model.dim or flavor.dim
+        return replace(
+            shape,
             num_heads=num_heads,
-            # only gpt can be resized, and its key heads are its query heads
-            num_kv_heads=num_heads if self.model.num_heads else flavor.num_kv_heads,
-            dim=self.model.dim or flavor.dim,
-            tied=flavor.tied,
+            num_kv_heads=model.num_kv_heads or num_heads,
+            head_dim=dim // num_heads,
+            dim=dim,
         )
 
     @property

@@ -1,7 +1,7 @@
 """The sizes of the model flavors, known without building a model.
 
-The rows of `gpt` are ours. Those of `llama3` repeat torchtitan 0.3.0, so that a configuration can be checked before
-torch is imported.
+The rows of `gpt` are ours. Those of `llama3` and `qwen3` repeat torchtitan 0.3.0, so that a configuration can be
+checked before torch is imported.
 """
 
 from dataclasses import dataclass
@@ -15,18 +15,56 @@ class ModelShape:
     num_heads: int
     """Query heads of a layer."""
     num_kv_heads: int
+    """Key heads of a layer, each shared by as many query heads."""
+    head_dim: int
     dim: int
     """Width of the residual stream."""
+    vocab_size: int
+    """Rows of the embedding."""
     tied: bool
     """The output matrix is the token embedding."""
 
 
 def _gpt(num_layers: int, num_heads: int, dim: int) -> ModelShape:
-    return ModelShape(num_layers=num_layers, num_heads=num_heads, num_kv_heads=num_heads, dim=dim, tied=True)
+    # GPT-2's 50257 tokens, padded to a multiple of 128
+    return ModelShape(
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_dim=dim // num_heads,
+        dim=dim,
+        vocab_size=50304,
+        tied=True,
+    )
 
 
-def _llama3(num_layers: int, num_heads: int, num_kv_heads: int, dim: int, *, tied: bool) -> ModelShape:
-    return ModelShape(num_layers=num_layers, num_heads=num_heads, num_kv_heads=num_kv_heads, dim=dim, tied=tied)
+def _llama3(
+    num_layers: int, num_heads: int, num_kv_heads: int, dim: int, *, tied: bool, vocab_size: int = 128256
+) -> ModelShape:
+    return ModelShape(
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=dim // num_heads,
+        dim=dim,
+        vocab_size=vocab_size,
+        tied=tied,
+    )
+
+
+def _qwen3(
+    num_layers: int, num_heads: int, num_kv_heads: int, dim: int, *, tied: bool, vocab_size: int = 151936
+) -> ModelShape:
+    return ModelShape(
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        # of every flavor, whatever its width
+        head_dim=128,
+        dim=dim,
+        vocab_size=vocab_size,
+        tied=tied,
+    )
 
 
 SHAPES: dict[str, dict[str, ModelShape]] = {
@@ -36,11 +74,20 @@ SHAPES: dict[str, dict[str, ModelShape]] = {
         "1b": _gpt(32, 16, 1536),
     },
     "llama3": {
-        "debugmodel": _llama3(6, 16, 16, 256, tied=False),
+        "debugmodel": _llama3(6, 16, 16, 256, tied=False, vocab_size=2048),
         "1B": _llama3(16, 32, 8, 2048, tied=True),
         "3B": _llama3(28, 24, 8, 3072, tied=True),
         "8B": _llama3(32, 32, 8, 4096, tied=False),
         "70B": _llama3(80, 64, 8, 8192, tied=False),
         "405B": _llama3(126, 128, 8, 16384, tied=False),
+    },
+    "qwen3": {
+        "debugmodel": _qwen3(8, 16, 8, 256, tied=True, vocab_size=2048),
+        "0.6B": _qwen3(28, 16, 8, 1024, tied=True),
+        "1.7B": _qwen3(28, 16, 8, 2048, tied=True),
+        "4B": _qwen3(36, 32, 8, 2560, tied=True),
+        "8B": _qwen3(36, 32, 8, 4096, tied=False),
+        "14B": _qwen3(40, 40, 8, 5120, tied=False),
+        "32B": _qwen3(64, 64, 8, 5120, tied=False),
     },
 }

@@ -124,7 +124,8 @@ class ShardLoader(BaseDataLoader):
             if field != "cursor" and saved != here:
                 raise ValueError(
                     f"{names[field]} was {saved} when the checkpoint was saved, and is {here} now; "
-                    "go on with the old one, or start a new run (another dump_folder, no checkpoint.initial_load_path)"
+                    "go on with the old one, or start a new run in another dump_folder (with its weights: "
+                    "checkpoint.initial_load_model_only = true)"
                 )
         self._cursor = int(state_dict["cursor"])
 

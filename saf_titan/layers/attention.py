@@ -1,6 +1,6 @@
 """Causal self-attention in which some heads are static: fixed patterns in place of queries and keys.
 
-Shapes: B batch, T time, C model width, H heads, U live heads, S static heads, D head width.
+Shapes: B batch, T time, C model width, H query heads, K key heads, U live heads, S static heads, D head width.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from torchtitan.protocols.module import Module
 
 from saf_titan.layers.qkv import SplitQKV
 from saf_titan.ops import StaticPattern, mixed_attention, prepare_pattern
-from saf_titan.saf.calibrate import CaptureFn
+from saf_titan.ops.dense_mix import dense_attention
+from saf_titan.saf.capture import CaptureFn
 
 
 class MixedAttention(Module):
-    """Inner attention: scores and softmax for live heads, ``ops.static_mix`` for static ones.
+    """Inner attention: scores and softmax for live heads, ``ops.static_mix`` or ``ops.dense_mix`` for static ones.
 
     Patterns and head numbers are buffers, so that a freeze changes no graph guard but shapes; they are not persistent:
     the plan in the checkpoint, not the module, is their record.
@@ -35,6 +36,8 @@ class MixedAttention(Module):
     static_heads_S: Tensor
     pattern_alpha_HT: Tensor
     pattern_rho_HT: Tensor
+    dense_STT: Tensor | None
+    """Patterns of static heads that are no StaticPattern."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -43,16 +46,30 @@ class MixedAttention(Module):
         self.static_heads: tuple[int, ...] = ()
         self.register_buffer("live_heads_U", torch.empty(config.num_heads, dtype=torch.int64), persistent=False)
         self.register_buffer("static_heads_S", torch.empty(0, dtype=torch.int64), persistent=False)
+        self.register_buffer("dense_STT", None, persistent=False)
 
     def set_static(self, static_heads: tuple[int, ...], pattern: StaticPattern) -> None:
         """Mix ``static_heads`` (ascending) with ``pattern`` from now on."""
+        self._set_heads(static_heads, pattern.alpha_HT.device)
+        for name, tensor in pattern._asdict().items():
+            self.register_buffer(f"pattern_{name}", tensor, persistent=False)
+
+    def set_dense(self, static_heads: tuple[int, ...], p_STT: Tensor) -> None:
+        """Mix ``static_heads`` (ascending) with the matrices ``p_STT`` from now on."""
+        self._set_heads(static_heads, p_STT.device)
+        self.dense_STT = p_STT
+
+    def _set_heads(self, static_heads: tuple[int, ...], device: torch.device) -> None:
+        self._drop_patterns()
         self.static_heads = static_heads
-        device = pattern.alpha_HT.device
         live_heads = [head for head in range(self.num_heads) if head not in static_heads]
         self.live_heads_U = torch.tensor(live_heads, dtype=torch.int64, device=device)
         self.static_heads_S = torch.tensor(static_heads, dtype=torch.int64, device=device)
-        for name, tensor in pattern._asdict().items():
-            self.register_buffer(f"pattern_{name}", tensor, persistent=False)
+
+    def _drop_patterns(self) -> None:
+        self.dense_STT = None
+        for name in StaticPattern._fields:
+            self._buffers.pop(f"pattern_{name}", None)
 
     def set_live(self, num_heads: int) -> None:
         """Score ``num_heads`` heads from now on: all that queries, keys and values come for."""
@@ -60,24 +77,26 @@ class MixedAttention(Module):
         self.num_heads = num_heads
         self.live_heads_U = torch.arange(num_heads, device=self.live_heads_U.device)
         self.static_heads_S = self.live_heads_U[:0]
-        for name in StaticPattern._fields:
-            self._buffers.pop(f"pattern_{name}", None)
+        self._drop_patterns()
 
     def _init_self_buffers(self, *, buffer_device: torch.device | None = None) -> None:
         # the model is built on the meta device and materialised empty
         self.live_heads_U = torch.arange(self.num_heads, device=buffer_device or self.live_heads_U.device)
 
     def forward(
-        self, q_BTUD: Tensor | None, k_BTUD: Tensor | None, v_BTHD: Tensor, *, scale: float | None = None
+        self, q_BTUD: Tensor | None, k_BTKD: Tensor | None, v_BTKD: Tensor, *, scale: float | None = None
     ) -> Tensor:
         """Returns y [B, T, H, D] with heads in their natural order."""
+        if self.dense_STT is not None:
+            heads = {"live_heads": self.live_heads_U, "static_heads": self.static_heads_S}
+            return dense_attention(q_BTUD, k_BTKD, v_BTKD, **heads, p_STT=self.dense_STT, scale=scale)
         pattern = None
         if self.static_heads:
             pattern = StaticPattern(*(getattr(self, f"pattern_{name}") for name in StaticPattern._fields))
         return mixed_attention(
             q_BTUD,
-            k_BTUD,
-            v_BTHD,
+            k_BTKD,
+            v_BTKD,
             live_heads=self.live_heads_U,
             static_heads=self.static_heads_S,
             pattern=pattern,
@@ -88,7 +107,7 @@ class MixedAttention(Module):
 
 
 class SAFAttention(GQAttention):
-    """Multi-head attention whose heads can be made static, or pruned, between optimizer steps.
+    """Attention, grouped or not, whose query heads can be made static, or pruned, between optimizer steps.
 
     ``capture``, when set, is called with the live queries and keys of every forward: calibration reads them there.
     """
@@ -104,6 +123,8 @@ class SAFAttention(GQAttention):
     """Heads that are no longer scored: mixed by a fixed pattern, or pruned."""
     is_pruned: bool
     """Whether static heads are gone altogether: no values, no output."""
+    key_index_U: Tensor | None
+    """For pruned heads of groups that are no longer of one size: the key head of each live head."""
     output_columns: Tensor | None
 
     def __init__(self, config: Config):
@@ -111,6 +132,7 @@ class SAFAttention(GQAttention):
         self.capture = None
         self.static_heads = ()
         self.is_pruned = False
+        self.register_buffer("key_index_U", None, persistent=False)
         self.register_buffer("output_columns", None, persistent=False)
         self._version = 0
 
@@ -122,6 +144,13 @@ class SAFAttention(GQAttention):
     def live_heads(self) -> tuple[int, ...]:
         return tuple(head for head in range(self.n_heads) if head not in self.static_heads)
 
+    @property
+    def key_heads(self) -> tuple[int, ...]:
+        """For each live head, which of the key heads that are computed it reads."""
+        group = self.n_heads // self.n_kv_heads
+        unread = self.qkv_linear.unread_key_heads(self.static_heads)
+        return tuple(head // group - sum(key < head // group for key in unread) for head in self.live_heads)
+
     def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None:
         """Make exactly ``heads`` (ascending, unique) static.
 
@@ -132,7 +161,13 @@ class SAFAttention(GQAttention):
         self._set_heads(heads, is_pruned=False)
         device = self.wo.weight.device
         self.inner_attention.set_static(heads, prepare_pattern(alpha_ST.to(device), rho_ST.to(device)))
-        self.qkv_linear.keep(live=self.live_heads, values=None)
+        self.qkv_linear.skip(heads, values=False)
+
+    def set_dense(self, heads: tuple[int, ...], p_STT: Tensor) -> None:
+        """Make exactly ``heads`` (ascending, unique) static, with fp32 matrices [len(heads), T_fit, T_fit]."""
+        self._set_heads(heads, is_pruned=False)
+        self.inner_attention.set_dense(heads, p_STT.to(self.wo.weight.device))
+        self.qkv_linear.skip(heads, values=False)
 
     def pattern_logits(self) -> tuple[Tensor, Tensor]:
         """alpha and rho [S, T_fit] of the prepared patterns; gradients of mixing arrive there if asked for."""
@@ -141,23 +176,25 @@ class SAFAttention(GQAttention):
     def set_pruned(self, heads: tuple[int, ...]) -> None:
         """Remove exactly ``heads`` (ascending, unique): the control that freezing is compared with."""
         self._set_heads(heads, is_pruned=True)
-        kept = self.live_heads
+        kept, device = self.live_heads, self.wo.weight.device
         self.inner_attention.set_live(len(kept))
-        self.qkv_linear.keep(live=kept, values=kept)
-        # the columns of wo that read a head are numbered like the rows of wv that write it
-        self.output_columns = self.qkv_linear.head_rows(kept).to(self.wo.weight.device)
+        self.qkv_linear.skip(heads, values=True)
+        if self.n_kv_heads < self.n_heads:
+            self.key_index_U = torch.tensor(self.key_heads, dtype=torch.int64, device=device)
+        # the columns of wo that read a head are numbered like the rows of wq
+        self.output_columns = self.qkv_linear.head_rows(kept).to(device)
 
     def set_live(self) -> None:
         """Make every head live again."""
         self._set_heads((), is_pruned=False)
         self.inner_attention.set_live(self.n_heads)
-        self.qkv_linear.keep(live=None, values=None)
+        self.qkv_linear.skip((), values=False)
 
     def _set_heads(self, heads: tuple[int, ...], *, is_pruned: bool) -> None:
         assert list(heads) == sorted(set(heads)), heads
         self.static_heads = tuple(heads)
         self.is_pruned = is_pruned
-        self.output_columns = None
+        self.key_index_U = self.output_columns = None
         self._version += 1
 
     def forward(
@@ -166,17 +203,19 @@ class SAFAttention(GQAttention):
         """x [B, T, C] -> [B, T, C]; the argument names are torchtitan's (L is time, D the model width)."""
         if attention_masks is not None:
             raise ValueError("SAFAttention is causal over the whole sequence; attention masks are not supported")
-        q_BTUD, k_BTUD, v_BTHD = self.qkv_linear(x_BLD)
-        if v_BTHD is None:
+        q_BTUD, k_BTKD, v_BTKD = self.qkv_linear(x_BLD)
+        if v_BTKD is None:
             # every head is pruned
             return torch.zeros_like(x_BLD)
         if q_BTUD is not None:
             if self.q_norm is not None and self.k_norm is not None:
-                q_BTUD, k_BTUD = self.q_norm(q_BTUD), self.k_norm(k_BTUD)
-            q_BTUD, k_BTUD = self.rope(q_BTUD, k_BTUD, positions)
+                q_BTUD, k_BTKD = self.q_norm(q_BTUD), self.k_norm(k_BTKD)
+            q_BTUD, k_BTKD = self.rope(q_BTUD, k_BTKD, positions)
             if self.capture is not None:
-                self.capture(q_BTUD, k_BTUD, self.live_heads, self.scaling)
-        y_BTHD = self.inner_attention(q_BTUD, k_BTUD, v_BTHD, scale=self.scaling)
+                self.capture(q_BTUD, k_BTKD, self.live_heads, self.scaling, self.key_heads)
+            if self.key_index_U is not None:
+                k_BTKD, v_BTKD = (x_BTKD.index_select(2, self.key_index_U) for x_BTKD in (k_BTKD, v_BTKD))
+        y_BTHD = self.inner_attention(q_BTUD, k_BTKD, v_BTKD, scale=self.scaling)
         if y_BTHD.requires_grad and not torch.compiler.is_compiling():
             y_BTHD.register_hook(partial(self._check_version, self._version))
         if self.output_columns is not None:

@@ -1,6 +1,7 @@
-"""Separate Q, K and V projections of which Q and K can skip the rows of static heads.
+"""Separate Q, K and V projections that can skip the rows of static heads.
 
-Shapes: B batch, T time, C model width, U live heads, H heads, D head width.
+With grouped queries H / K query heads share a key head and its values; a key head is skipped with its whole group.
+Shapes: B batch, T time, C model width, H query heads, K key heads, U live query heads, D head width.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from torch import Tensor
 from torchtitan.models.common import Linear
 from torchtitan.models.common.attention import BaseQKVLinear
 
+from saf_titan.saf.key_heads import unread_key_heads
+
 
 class SplitQKV(BaseQKVLinear):
-    """Three linear maps; ``wq`` and ``wk`` compute only the heads that are live.
+    """Three linear maps; ``wq`` and ``wk`` compute only what live heads need.
 
-    Parameters always keep the rows of every head. The live rows are gathered from the unsharded weight, inside the
+    Parameters always keep the rows of every head. The rows in use are gathered from the unsharded weight, inside the
     FSDP unit of the block, so sharding, optimizer state and checkpoints never change shape.
     """
 
@@ -28,7 +31,8 @@ class SplitQKV(BaseQKVLinear):
         wk: Linear.Config
         wv: Linear.Config
 
-    live_rows: Tensor | None
+    query_rows: Tensor | None
+    key_rows: Tensor | None
     value_rows: Tensor | None
 
     def __init__(self, config: Config):
@@ -36,24 +40,44 @@ class SplitQKV(BaseQKVLinear):
         self.wq = config.wq.build()
         self.wk = config.wk.build()
         self.wv = config.wv.build()
-        self.register_buffer("live_rows", None, persistent=False)
-        self.register_buffer("value_rows", None, persistent=False)
+        self.num_heads = config.wq.out_features // config.head_dim
+        self.num_key_heads = config.wk.out_features // config.head_dim
+        for name in ("query_rows", "key_rows", "value_rows"):
+            self.register_buffer(name, None, persistent=False)
 
     def head_rows(self, heads: Sequence[int]) -> Tensor:
-        """Row numbers of ``heads`` in the weights, int64 [len(heads) * D]."""
+        """Row numbers of ``heads`` in ``wq``, or of key heads in ``wk`` and ``wv``; int64 [len(heads) * D]."""
         offsets_D = torch.arange(self.head_dim)
         return (torch.tensor(list(heads), dtype=torch.int64)[:, None] * self.head_dim + offsets_D).flatten()
 
-    def keep(self, *, live: Sequence[int] | None, values: Sequence[int] | None) -> None:
-        """Compute queries and keys of the heads ``live`` and values of the heads ``values`` from now on; None: all."""
-        device = self.wv.weight.device
-        self.live_rows = None if live is None else self.head_rows(live).to(device)
-        self.value_rows = None if values is None else self.head_rows(values).to(device)
+    def unread_key_heads(self, static: Sequence[int]) -> tuple[int, ...]:
+        """Key heads that only query heads of ``static`` read."""
+        return unread_key_heads(static, num_heads=self.num_heads, num_key_heads=self.num_key_heads)
+
+    def skip(self, static: Sequence[int], *, values: bool) -> None:
+        """Compute, from now on, no queries of exactly the heads ``static`` and no keys that only they read.
+
+        Args:
+            values: skip the values of those key heads too.
+        """
+        unread = self.unread_key_heads(static)
+        self.query_rows = self._rows_without(static, self.num_heads)
+        self.key_rows = self._rows_without(unread, self.num_key_heads)
+        self.value_rows = self._rows_without(unread, self.num_key_heads) if values else None
 
     def forward(self, x: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """x [B, T, C] -> q, k [B, T, U, D] and v [B, T, H, D]; None where no head is kept."""
-        q_BTUD, k_BTUD = (self._project(projection, self.live_rows, x) for projection in (self.wq, self.wk))
-        return q_BTUD, k_BTUD, self._project(self.wv, self.value_rows, x)
+        """x [B, T, C] -> q [B, T, U, D], k and v [B, T, at most K, D]; None where nothing is left."""
+        return (
+            self._project(self.wq, self.query_rows, x),
+            self._project(self.wk, self.key_rows, x),
+            self._project(self.wv, self.value_rows, x),
+        )
+
+    def _rows_without(self, skipped: Sequence[int], num_blocks: int) -> Tensor | None:
+        """Rows of the blocks that are left; None for all."""
+        if not skipped:
+            return None
+        return self.head_rows([block for block in range(num_blocks) if block not in skipped]).to(self.wv.weight.device)
 
     def _project(self, projection: Linear, rows: Tensor | None, x_BTC: Tensor) -> Tensor | None:
         if rows is not None and rows.numel() == 0:

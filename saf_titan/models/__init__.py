@@ -1,4 +1,4 @@
-"""Decoders: ours (gpt) and torchtitan's own (llama3)."""
+"""Decoders: ours (gpt) and torchtitan's own (llama3, qwen3)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ from torchtitan.protocols.model_spec import ModelSpec
 from saf_titan.config.own_sections import ModelSection
 from saf_titan.config.shapes import ModelShape
 from saf_titan.models.gpt import gpt_config
-from saf_titan.models.llama3 import llama3_spec
-from saf_titan.models.parallelize import parallelize_gpt
+from saf_titan.models.parallelize import parallelize_decoder
+from saf_titan.models.titan import titan_spec
 
 
 def model_spec(model: ModelSection, shape: ModelShape, *, max_seq_len: int) -> ModelSpec:
     """torchtitan's description of ``model`` for sequences of up to ``max_seq_len`` tokens."""
-    if model.family == "llama3":
-        return llama3_spec(model.flavor)
+    if model.family != "gpt":
+        return titan_spec(
+            model.family,
+            model.flavor,
+            shape,
+            fuse_qkv=model.fuse_qkv,
+            attention_backend=model.attention_backend,
+        )
     config = gpt_config(
         shape,
         max_seq_len=max_seq_len,
-        vocab_size=model.vocab_size,
         position=model.position,
         rope_theta=model.rope_theta,
         init_std=model.init_std,
@@ -32,7 +37,7 @@ def model_spec(model: ModelSection, shape: ModelShape, *, max_seq_len: int) -> M
         name="gpt",
         flavor=model.flavor,
         model=config,
-        parallelize_fn=parallelize_gpt,
+        parallelize_fn=parallelize_decoder,
         pipelining_fn=None,
         post_optimizer_build_fn=None,
         state_dict_adapter=None,

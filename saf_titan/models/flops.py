@@ -2,13 +2,14 @@
 
 Counting rule (PaLM, arXiv 2204.02311, appendix B): 6 operations per token and matrix parameter, and for causal
 attention 6 * T * D per head and per product (scores, values), the masked half not counted. A static head has no
-query and key rows and no score product; its mixing is counted as the value product it replaces, whatever algorithm
-carries it out, so that utilisation never profits from a cheaper algorithm.
+query rows and no score product; its mixing is counted as the value product it replaces, whatever algorithm carries it
+out, so that utilisation never profits from a cheaper algorithm. Key rows go with the last query head that reads them.
 """
 
 from __future__ import annotations
 
 from torch import nn
+from torchtitan.models.common.attention import GQAttention
 
 from saf_titan.layers.attention import SAFAttention
 
@@ -26,12 +27,18 @@ def training_flops_per_token(model: nn.Module, seq_len: int) -> int:
     )
     flops = 6 * matrix_parameters
     for attention in model.modules():
-        if not isinstance(attention, SAFAttention):
-            continue
-        num_live, num_static = len(attention.live_heads), len(attention.static_heads)
-        head_dim, dim = attention.head_dim, attention.wo.in_features
-        # a static head mixes values and has no query and key rows; a pruned one has no rows at all
-        mixed, rows = (0, 4) if attention.is_pruned else (num_static, 2)
-        flops += 6 * seq_len * head_dim * (2 * num_live + mixed)
-        flops -= 6 * rows * num_static * head_dim * dim
+        if isinstance(attention, GQAttention):
+            flops += 6 * seq_len * attention.head_dim * 2 * attention.n_heads
+        if isinstance(attention, SAFAttention):
+            flops -= _saved_flops(attention, seq_len)
     return flops
+
+
+def _saved_flops(attention: SAFAttention, seq_len: int) -> int:
+    """What the static heads of a layer spare, per token."""
+    num_static, dim = len(attention.static_heads), attention.wo.out_features
+    num_unread = len(attention.qkv_linear.unread_key_heads(attention.static_heads))
+    # a static head has no score product; a pruned one has no values and no part in the output either
+    products, query_rows, key_rows = (2, 2, 2) if attention.is_pruned else (1, 1, 1)
+    rows = query_rows * num_static + key_rows * num_unread
+    return 6 * attention.head_dim * (products * num_static * seq_len + rows * dim)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torchtitan.models.common import CosSinRoPE, Decoder, Embedding, Linear, TransformerBlock
+from torchtitan.models.common import CosSinRoPE, Embedding, Linear, TransformerBlock
 from torchtitan.models.common.attention import AttentionMasksType
 from torchtitan.models.common.param_init import skip_param_init
 
@@ -19,7 +19,7 @@ from saf_titan.layers.mlp import GeluMLP
 from saf_titan.layers.norm import LayerNorm
 from saf_titan.layers.position import NoRope
 from saf_titan.layers.qkv import SplitQKV
-from saf_titan.models.flops import training_flops_per_token
+from saf_titan.models.decoder import FreezableDecoder
 from saf_titan.models.init import normal
 
 
@@ -44,16 +44,12 @@ class GPTBlock(TransformerBlock):
         return h_BTC + self.feed_forward(self.ffn_norm(h_BTC))
 
 
-class GPT(Decoder):
-    """torchtitan's Decoder with optional learned positions."""
+class GPT(FreezableDecoder):
+    """A freezable decoder with optional learned positions."""
 
     @dataclass(kw_only=True, slots=True)
-    class Config(Decoder.Config):
+    class Config(FreezableDecoder.Config):
         pos_embeddings: Embedding.Config | None = None
-
-        def get_nparams_and_flops(self, model: nn.Module, seq_len: int) -> tuple[int, int]:
-            num_parameters = sum(parameter.numel() for parameter in model.parameters())
-            return num_parameters, training_flops_per_token(model, seq_len)
 
     def __init__(self, config: Config):
         super().__init__(config)
@@ -78,7 +74,6 @@ def gpt_config(
     shape: ModelShape,
     *,
     max_seq_len: int,
-    vocab_size: int,
     position: str,
     rope_theta: float,
     init_std: float,
@@ -90,8 +85,9 @@ def gpt_config(
     Initialisation as in the published runs: N(0, init_std), and N(0, init_std / sqrt(2 * layers)) for the two maps
     that write into the residual stream; embeddings N(0, init_std) and tied to the output head.
     """
-    head_dim = shape.dim // shape.num_heads
     residual_std = init_std / (2 * shape.num_layers) ** 0.5
+
+    key_width = shape.num_kv_heads * shape.head_dim
 
     def linear(in_features: int, out_features: int, std: float = init_std) -> Linear.Config:
         return Linear.Config(in_features=in_features, out_features=out_features, param_init={"weight": normal(std)})
@@ -102,20 +98,21 @@ def gpt_config(
     def rope() -> CosSinRoPE.Config | NoRope.Config:
         if position == "learned":
             return NoRope.Config(max_seq_len=max_seq_len)
-        return CosSinRoPE.Config(dim=head_dim, max_seq_len=max_seq_len, theta=rope_theta)
+        return CosSinRoPE.Config(dim=shape.head_dim, max_seq_len=max_seq_len, theta=rope_theta)
 
     def block() -> GPTBlock.Config:
         return GPTBlock.Config(
             attention_norm=norm(),
             attention=SAFAttention.Config(
                 n_heads=shape.num_heads,
+                n_kv_heads=shape.num_kv_heads,
                 dim=shape.dim,
                 rope=rope(),
                 qkv_linear=SplitQKV.Config(
-                    head_dim=head_dim,
+                    head_dim=shape.head_dim,
                     wq=linear(shape.dim, shape.dim),
-                    wk=linear(shape.dim, shape.dim),
-                    wv=linear(shape.dim, shape.dim),
+                    wk=linear(shape.dim, key_width),
+                    wv=linear(shape.dim, key_width),
                 ),
                 wo=linear(shape.dim, shape.dim, residual_std),
                 inner_attention=MixedAttention.Config(num_heads=shape.num_heads, backend=attention_backend),
@@ -133,14 +130,14 @@ def gpt_config(
         )
     return GPT.Config(
         dim=shape.dim,
-        vocab_size=vocab_size,
+        vocab_size=shape.vocab_size,
         # tied: the output head owns and initialises the matrix
         tok_embeddings=Embedding.Config(
-            num_embeddings=vocab_size, embedding_dim=shape.dim, param_init={"weight": skip_param_init}
+            num_embeddings=shape.vocab_size, embedding_dim=shape.dim, param_init={"weight": skip_param_init}
         ),
         pos_embeddings=positions,
         layers=[block() for _ in range(shape.num_layers)],
         norm=norm(),
-        lm_head=linear(shape.dim, vocab_size),
+        lm_head=linear(shape.dim, shape.vocab_size),
         enable_weight_tying=True,
     )

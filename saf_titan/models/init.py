@@ -8,24 +8,44 @@ weights at any world size, on any device.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torchtitan.models.common.param_init import skip_param_init
+from torchtitan.protocols.module import Module
 
-Init = Callable[[Tensor], None]
+Init = Callable[[Tensor], object]
+"""Fills a tensor in place."""
+
+
+def whole(init: Init) -> Init:
+    """``init`` on the full tensor, of which a sharded parameter takes its part."""
+
+    def draw(parameter: Tensor) -> None:
+        if not isinstance(parameter, DTensor):
+            init(parameter)
+            return
+        full = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+        init(full)
+        shard = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
+        parameter.copy_(shard)
+
+    return draw
 
 
 def normal(std: float) -> Init:
     """An initialiser that draws N(0, std^2), identical for every sharding."""
+    return whole(partial(nn.init.normal_, std=std))
 
-    def init(parameter: Tensor) -> None:
-        if not isinstance(parameter, DTensor):
-            nn.init.normal_(parameter, std=std)
-            return
-        full = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-        nn.init.normal_(full, std=std)
-        shard = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
-        parameter.copy_(shard)
 
-    return init
+def draw_whole_tensors(model: Module.Config) -> None:
+    """Make all initialisers of a config tree independent of the sharding, in place."""
+    for _, config, _, _ in model.traverse(Module.Config, recurse=True):
+        if config.param_init is not None:
+            config.param_init = {
+                # a skipped parameter keeps what it has: a full tensor of nothing may not replace it
+                name: init if init is skip_param_init else whole(init)
+                for name, init in config.param_init.items()
+            }

@@ -1,4 +1,4 @@
-"""FSDP2 (HSDP, DDP and one process included), activation checkpointing and compile for the GPT decoder."""
+"""FSDP2 (HSDP, DDP and one process included), activation checkpointing and compile for decoders with our attention."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torchtitan.protocols.module import Module
 from torchtitan.protocols.sharding import ShardingConfig
 
 from saf_titan import compat
-from saf_titan.models.gpt import GPT
+from saf_titan.models.decoder import FreezableDecoder
 
 
-def parallelize_gpt(
-    model: GPT,
+def parallelize_decoder(
+    model: FreezableDecoder,
     *,
     parallel_dims: ParallelDims,
     training: TrainingConfig,
@@ -28,16 +28,16 @@ def parallelize_gpt(
     compile_config: CompileConfig,
     ac_config: ActivationCheckpointingConfig,
     dump_folder: str,
-) -> GPT:
-    """torchtitan's ``parallelize_fn`` for :class:`saf_titan.models.gpt.GPT`.
+) -> FreezableDecoder:
+    """torchtitan's ``parallelize_fn`` for :class:`saf_titan.models.decoder.FreezableDecoder`.
 
     Raises ValueError for tensor, pipeline and context parallelism, which split heads, layers or time.
     """
     for name, degree in (("tensor", parallel_dims.tp), ("pipeline", parallel_dims.pp), ("context", parallel_dims.cp)):
         if degree > 1:
             raise ValueError(
-                f"parallelism.{name}_parallel_degree = {degree}: the gpt family supports data parallelism only "
-                f"(FSDP, HSDP); set it to 1"
+                f"parallelism.{name}_parallel_degree = {degree}: a model that can be frozen supports data parallelism "
+                f"only (FSDP, HSDP); set it to 1"
             )
     if parallelism.spmd_backend == "partial_dtensor":
         names = ["dp_replicate", "fsdp"] if parallel_dims.dp_replicate_enabled else ["fsdp"]
@@ -45,8 +45,9 @@ def parallelize_gpt(
     else:
         _declare_replicated(model)
         model.parallelize(parallel_dims)
-        # spmd_types registers every parameter anew and so breaks the tie; without this FSDP would own it twice
-        model.tok_embeddings.weight = model.lm_head.weight
+        if model.enable_weight_tying:
+            # spmd_types registers every parameter anew and so breaks the tie; without this FSDP would own it twice
+            model.tok_embeddings.weight = model.lm_head.weight
         mesh, data_parallel_dims = resolve_fsdp_mesh(parallel_dims)
 
     if ac_config is not None:

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from saf_titan.ops.exponentials import BAND, far_weights
+from saf_titan.ops.exponentials import BAND, far_weights, last_exponential
 
 # largest certified error at which a fast path is taken
 ERROR_LIMIT = 5e-5
@@ -20,6 +20,8 @@ ERROR_LIMIT = 5e-5
 REACH_ERROR = 1e-4
 # numbers of heavy columns tried until the fp32 FFT holds the limit
 HEAVY_COUNTS = (4, 16, 64)
+# the decay over all lags up to which one exponential may move into the scalings of running sums
+SUM_RANGE = 1e-20
 # unit roundoff of fp32
 FP32_ROUNDOFF = 2.0**-24
 GOLDEN = (5**0.5 - 1) / 2
@@ -66,13 +68,21 @@ def find_reach(scale: Tensor, weight: Tensor, inv_z: Tensor) -> Tensor:
     return low
 
 
-def far_error(scale: Tensor, weight: Tensor, inv_z: Tensor, far_HR: Tensor) -> Tensor:
+def far_error(scale: Tensor, weight: Tensor, inv_z: Tensor, far_H2R: Tensor) -> Tensor:
     """Certified error of far weights as sums of exponentials: the misfit, and the rounding of terms that cancel."""
     T = weight.shape[1]
     far = torch.arange(T, device=weight.device) > BAND
-    misfit = (far_weights(far_HR, T) - weight).abs() * far
-    terms = far_weights(far_HR.abs(), T)
+    misfit = (far_weights(far_H2R, T) - weight).abs() * far
+    # decays are positive
+    terms = far_weights(far_H2R.abs(), T)
     return _largest_row(scale, misfit + 4 * FP32_ROUNDOFF * terms, inv_z)
+
+
+def sum_error(scale: Tensor, weight: Tensor, inv_z: Tensor, far_H2R: Tensor) -> Tensor:
+    """Certified error of running sums: the misfit of one exponential, where it stays within what fp32 factors hold."""
+    exponential = last_exponential(far_H2R, weight.shape[1])
+    error = _largest_row(scale, (exponential - weight).abs(), inv_z)
+    return error.masked_fill(exponential[:, -1] < SUM_RANGE * exponential[:, 0], math.inf)
 
 
 def _largest_row(scale: Tensor, weight: Tensor, inv_z: Tensor) -> Tensor:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+import saf_titan.ops.dense_mix
 import saf_titan.ops.mixed_attention.fused
-import saf_titan.ops.static_mix.op  # noqa: F401  (both modules register their operators)
+import saf_titan.ops.static_mix.op  # noqa: F401  (the modules register their operators)
 
-SAVED_OPS = frozenset({torch.ops.saf_titan.static_mix.default, torch.ops.saf_titan.mixed_attention.default})
+_OPS = torch.ops.saf_titan
+SAVED_OPS = frozenset({_OPS.static_mix.default, _OPS.dense_mix.default, _OPS.mixed_attention.default})
 """Add these to the save list beside torch's attention operators: mixing then runs once a step forward."""

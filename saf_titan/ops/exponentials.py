@@ -1,8 +1,9 @@
 """Weights of far lags as sums of exponentials: what makes mixing linear in the length for smooth patterns.
 
-weight[d] = sum_r far[r] decay[r] ** (d - BAND - 1) for lags d > BAND, nearer lags exactly. The decays are a fixed grid
-of time constants; the coefficients are fitted per head, and the certificate says what the fit costs in any row.
-Shapes: H static heads, T lags (T_fit), R exponentials.
+weight[d] = sum_r far[0, r] far[1, r] ** (d - BAND - 1) for lags d > BAND, nearer lags exactly. The decays far[1] are a
+grid of time constants and what the gauge makes of a constant; the coefficients far[0] are fitted per head, and the
+certificate says what the fit costs in any row.
+Shapes: H static heads, T lags (T_fit), R exponentials; 2 coefficients and decays.
 """
 
 from __future__ import annotations
@@ -14,45 +15,64 @@ from torch import Tensor
 
 # lags up to BAND are exact, and so are those up to 2 BAND that lie in the chunk before
 BAND = 64
-NUM_EXPONENTIALS = 16
+NUM_EXPONENTIALS = 17
 # the fit sees each near lag and a logarithmic sample of the far ones
 DENSE_LAGS = 256
 SAMPLED_LAGS = 2000
 
 
-def decays(T_fit: int, device: torch.device | None = None) -> Tensor:
-    """The grid: time constants from BAND / 8 to 8 T_fit in equal ratios, and a constant; fp64, shape (R,)."""
-    constants = torch.logspace(
-        math.log10(BAND / 8), math.log10(8 * T_fit), NUM_EXPONENTIALS - 1, dtype=torch.float64, device=device
-    )
-    return torch.cat([torch.exp(-1 / constants), torch.ones(1, dtype=torch.float64, device=device)])
+def fit_exponentials(weight_HT: Tensor, gauge_H: Tensor) -> Tensor:
+    """Coefficients and decays far_H2R, fp64: least squares in the relative error, every octave of lags with equal say.
 
-
-def fit_exponentials(weight_HT: Tensor) -> Tensor:
-    """Coefficients far_HR, fp64: least squares in the relative error, every octave of lags with the same say."""
-    H, T = weight_HT.shape
+    gauge_H: c of weights exp(rho_d + c d). A pattern that ends in a floor has the floor exp(c d) here, which is taken
+    out before the fit, so that nothing of it is left to rounding.
+    """
+    T = weight_HT.shape[1]
+    decay_HR = _decays(T, gauge_H)
     if T <= 2 * BAND:
-        return weight_HT.new_zeros(H, NUM_EXPONENTIALS)
+        return torch.stack([torch.zeros_like(decay_HR), decay_HR], dim=1)
     lags = _sample(T).to(weight_HT.device)
     target_HL = weight_HT[:, lags]
+    basis_HLR = decay_HR[:, None] ** (lags - BAND - 1).double()[:, None]
+    floor_HL = basis_HLR[:, :, -1]
+    floor_H1 = (target_HL / floor_HL.clamp(min=torch.finfo(torch.float64).tiny)).amin(1, keepdim=True)
     importance_HL = 1 / ((target_HL + 1e-6 * weight_HT.amax(1, keepdim=True)) * lags.double().sqrt())
-    basis_LR = decays(T, weight_HT.device) ** (lags - BAND - 1).double()[:, None]
-    system_HLR = importance_HL[:, :, None] * basis_LR
+    system_HLR = importance_HL[:, :, None] * basis_HLR
     # columns of one size, and a little damping: neighbouring exponentials are nearly parallel
     size_HR = system_HLR.norm(dim=1)
     system_HLR = system_HLR / size_HR[:, None]
-    normal_HRR = system_HLR.mT @ system_HLR + 1e-11 * torch.eye(
-        NUM_EXPONENTIALS, dtype=torch.float64, device=lags.device
-    )
-    right_HR = (system_HLR.mT @ (importance_HL * target_HL)[:, :, None])[:, :, 0]
-    return torch.linalg.solve(normal_HRR, right_HR) / size_HR
+    damping_RR = 1e-11 * torch.eye(NUM_EXPONENTIALS, dtype=torch.float64, device=lags.device)
+    rest_HL = importance_HL * (target_HL - floor_H1 * floor_HL)
+    right_HR1 = system_HLR.mT @ rest_HL[:, :, None]
+    coefficient_HR = torch.linalg.solve(system_HLR.mT @ system_HLR + damping_RR, right_HR1)[:, :, 0] / size_HR
+    coefficient_HR[:, -1:] += floor_H1
+    return torch.stack([coefficient_HR, decay_HR], dim=1)
 
 
-def far_weights(far_HR: Tensor, T: int) -> Tensor:
+def far_weights(far_H2R: Tensor, T: int) -> Tensor:
     """The sums of exponentials at all lags, zero up to BAND; fp64, shape (H, T)."""
-    lag = torch.arange(T, dtype=torch.float64, device=far_HR.device)
-    far_HT = far_HR @ (decays(T, far_HR.device)[:, None] ** (lag - BAND - 1).clamp(min=0))
+    coefficient_HR, decay_HR = far_H2R.unbind(1)
+    lag = torch.arange(T, dtype=torch.float64, device=far_H2R.device)
+    powers_HRT = decay_HR[:, :, None] ** (lag - BAND - 1).clamp(min=0)
+    far_HT = (coefficient_HR[:, None] @ powers_HRT)[:, 0]
     return far_HT.masked_fill(lag <= BAND, 0.0)
+
+
+def last_exponential(far_H2R: Tensor, T: int) -> Tensor:
+    """What the constant of the gauge alone gives at all lags, those up to BAND too; fp64, shape (H, T)."""
+    coefficient_H, decay_H = far_H2R[:, :, -1:].unbind(1)
+    lag = torch.arange(T, dtype=torch.float64, device=far_H2R.device)
+    return coefficient_H * decay_H ** (lag - BAND - 1)
+
+
+def _decays(T_fit: int, gauge_H: Tensor) -> Tensor:
+    """Time constants from BAND / 8 to 8 T_fit in equal ratios, a constant, and the constant of the gauge; (H, R)."""
+    constants = torch.logspace(
+        math.log10(BAND / 8), math.log10(8 * T_fit), NUM_EXPONENTIALS - 2, dtype=torch.float64, device=gauge_H.device
+    )
+    grid = torch.cat([torch.exp(-1 / constants), constants.new_ones(1)])
+    # a gauge that makes weights grow would overflow
+    return torch.cat([grid.expand(len(gauge_H), -1), gauge_H.clamp(max=0.0).exp()[:, None]], dim=1)
 
 
 def _sample(T: int) -> Tensor:

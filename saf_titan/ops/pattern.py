@@ -20,11 +20,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from saf_titan.ops.certificate import HEAVY_COUNTS, best_gauge, certify, far_error, find_reach
+from saf_titan.ops.certificate import HEAVY_COUNTS, best_gauge, certify, far_error, find_reach, sum_error
+from saf_titan.ops.convolution import half_spectra
 from saf_titan.ops.exponentials import fit_exponentials
 
-# the fast paths that have a certificate: FFT in fp32, FFT in fp64, dense products, band and exponentials (both in fp32)
-PATHS = ("fft", "fft64", "gemm", "band")
+# the fast paths that have a certificate: FFT in fp32, FFT in fp64, dense products, band and exponentials, running sums
+# (all three in fp32)
+PATHS = ("fft", "fft64", "gemm", "band", "sum")
 # the floor of the measured error of an fp32 convolution
 FFT_FLOOR = 3e-7
 # what fp64 gains over fp32 in the part of the error that an FFT adds
@@ -46,8 +48,9 @@ class StaticPattern(NamedTuple):
 
     alpha_HT, rho_HT: fp32 logits of columns and lags, gauge-fixed, maximum 0.
     scale_HT, weight_HT, inv_z_HT: fp32 exp(alpha), exp(rho), 1 / Z.
-    heavy_HM: int64 columns kept out of the FFT; unused entries are T_fit.
-    far_HR: fp64 coefficients of the far weights as sums of exponentials, see `exponentials.py`.
+    spectra_H2N: complex64 spectra of the weights for sequences of T_fit, see `convolution.py`.
+    heavy_HM: int64 columns kept out of the FFT, ascending; unused entries are T_fit.
+    far_H2R: fp64 coefficients and decays of the far weights as sums of exponentials, see `exponentials.py`.
     reach_H: int64 number of lags that low precision needs: those from there on carry less than REACH_ERROR of any row.
     error_HP: certified error of each fast path of `PATHS`, as a fraction of the largest input row.
     """
@@ -57,8 +60,9 @@ class StaticPattern(NamedTuple):
     scale_HT: Tensor
     weight_HT: Tensor
     inv_z_HT: Tensor
+    spectra_H2N: Tensor
     heavy_HM: Tensor
-    far_HR: Tensor
+    far_H2R: Tensor
     reach_H: Tensor
     error_HP: Tensor
 
@@ -83,6 +87,12 @@ class StaticPattern(NamedTuple):
         """Factors of one head at length T."""
         scale_T, weight_T, inv_z_T = (f_HT[h, :T].to(dtype) for f_HT in (self.scale_HT, self.weight_HT, self.inv_z_HT))
         return HeadFactors(scale_T, weight_T, inv_z_T, self.heavy_HM[h])
+
+    def spectra(self, h: int, T: int, dtype: torch.dtype) -> Tensor:
+        """Spectra of the weights of one head for sequences of T, complex; shape (2, N)."""
+        if self.T_fit == T and dtype == torch.float32:
+            return self.spectra_H2N[h]
+        return half_spectra(self.weight_HT[h : h + 1, :T].to(dtype))[0]
 
     def to(self, device: torch.device | str) -> StaticPattern:
         return StaticPattern(*(tensor.to(device) for tensor in self))
@@ -111,8 +121,9 @@ def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
     scale, weight, inv_z = alpha.exp(), rho.exp(), torch.exp(-log_z)
     # products below the smallest normal number may be lost; row i then misses at most T of them, times 1 / Z_i
     lost = alpha.shape[1] * FP32_TINY * inv_z.amax(1)
-    far_HR = fit_exponentials(weight)
-    errors = (error, FP64_GAIN * error, 0 * error, far_error(scale, weight, inv_z, far_HR))
+    far_H2R = fit_exponentials(weight, gauge)
+    of_exponentials = (bound(scale, weight, inv_z, far_H2R) for bound in (far_error, sum_error))
+    errors = (error, FP64_GAIN * error, 0 * error, *of_exponentials)
     # the gauge and the shifts are constants: d P / d alpha is the same in every gauge
     offset = gauge[:, None] * ramp
     return StaticPattern(
@@ -121,8 +132,9 @@ def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
         scale_HT=scale.float(),
         weight_HT=weight.float(),
         inv_z_HT=inv_z.float(),
+        spectra_H2N=half_spectra(weight).to(torch.complex64),
         heavy_HM=heavy,
-        far_HR=far_HR,
+        far_H2R=far_H2R,
         reach_H=find_reach(scale, weight, inv_z),
         error_HP=(FFT_FLOOR + lost[:, None] + torch.stack(errors, dim=1)).float(),
     )

@@ -86,14 +86,14 @@ def strip_length(T: int) -> int:
 def static_dtype(dtype: torch.dtype) -> torch.dtype:
     """Storage of weights and scaled values: a dtype with the exponents of fp32, so that no scaling can underflow.
 
-    fp16 values are kept in fp32 and multiplied as TF32, which has the mantissa of fp16.
+    fp16 values are kept in fp32: as sums of three TF32 products, for TF32 alone cuts off what fp16 would round.
     """
     return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
 
 
 def dot_precision(dtype: torch.dtype) -> str:
     """Precision of products of `static_dtype` operands that serve values of this dtype."""
-    return "ieee" if dtype == torch.float32 else "tf32"
+    return {torch.float32: "ieee", torch.float16: "tf32x3"}.get(dtype, "tf32")
 
 
 def largest_offset(*shape: int) -> int:

@@ -1,5 +1,6 @@
-"""The method on files, without a model: look at plans and statistics, try other selections.
+"""The method on files: calibrate a checkpoint, look at plans and statistics, try other selections.
 
+    python -m saf_titan.saf calibrate CHECKPOINT --out stats.safetensors
     python -m saf_titan.saf show PLAN
     python -m saf_titan.saf diff PLAN PLAN
     python -m saf_titan.saf explain STATS --plan PLAN
@@ -16,19 +17,46 @@ A freeze writes PLAN and STATS to <run>/saf/step-<step>/{plan,stats}.safetensors
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
+from saf_titan.config.convert import Mismatch, convert, describe, field_types, takes_text
+from saf_titan.config.own_sections import SafSection
+from saf_titan.config.ranges import NOT_NEGATIVE, POSITIVE
 from saf_titan.saf.calibration import Calibration
 from saf_titan.saf.checkpoint import apply_plan, export_compact, read_checkpoint, restore_full, write_checkpoint
-from saf_titan.saf.contents import CONTENTS
 from saf_titan.saf.event import make_plan
 from saf_titan.saf.explain import explain
 from saf_titan.saf.fit import fit_compact
 from saf_titan.saf.plan import StaticPlan
-from saf_titan.saf.select import parse_heads
+from saf_titan.saf.select import Head, live_heads, parse_heads, require_live
 from saf_titan.saf.show import describe_pattern, plan_diff, plan_map, plan_table
+
+
+def calibrate(args: argparse.Namespace) -> int:
+    # a model takes long to import, and no other command needs one
+    from saf_titan.config import load_config
+    from saf_titan.offline import calibrate_checkpoint
+    from saf_titan.saf.progress import TimedProgress
+
+    given = {"data.path": args.data, "saf.calibration_sequences": args.sequences, "saf.selector": args.selector}
+    overrides = [f"--{key}={value}" for key, value in given.items() if value is not None]
+    # <run>/config.toml of <run>/checkpoint/step-N
+    run = load_config(args.config or args.checkpoint.resolve().parents[1] / "config.toml", overrides)
+    progress = TimedProgress(partial(print, file=sys.stderr), every=2.0)
+    calibration = calibrate_checkpoint(run, args.checkpoint, progress)
+    calibration.save(args.out)
+    record, live = calibration.record, int(calibration.live_LH.sum())
+    print(
+        f"{live} live heads on {record.num_sequences} sequences of {record.seq_len} tokens; scores "
+        f"{', '.join(calibration.all_scores())}; wrote {args.out}"
+    )
+    return 0
 
 
 def show(args: argparse.Namespace) -> int:
@@ -72,7 +100,7 @@ def select(args: argparse.Namespace) -> int:
         exclude_layers=args.exclude_layers,
         on_shortfall=args.on_shortfall,
         seed=args.seed,
-        heads=parse_heads(args.heads),
+        heads=args.heads,
         base_plan=StaticPlan.load(args.base) if args.base else None,
     )
     plan.save(args.out)
@@ -82,7 +110,8 @@ def select(args: argparse.Namespace) -> int:
 
 def fit(args: argparse.Namespace) -> int:
     calibration = Calibration.load(args.stats)
-    heads = parse_heads(args.heads) or [(layer, head) for layer, head in calibration.live_LH.nonzero().tolist()]
+    heads = args.heads or live_heads(calibration)
+    require_live(calibration, heads)
     layers, numbers = zip(*heads, strict=True)
     start = time.perf_counter()
     result = fit_compact(
@@ -124,11 +153,53 @@ def restore(args: argparse.Namespace) -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """Reports a mistake on the command line as every other mistake is reported: by a ValueError."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; {self.prog} --help shows what there is")
+
+
+def _value(hint: object) -> Callable[[str], Any]:
+    """Reads one word as a value of the configuration's type `hint`, ranges included."""
+
+    def read(text: str) -> Any:
+        try:
+            return convert(text if takes_text(hint) else json.loads(text), hint)
+        except ValueError as error:
+            message = str(error) if isinstance(error, Mismatch) else f"must be {describe(hint)}"
+            raise argparse.ArgumentTypeError(f"{text!r} {message}") from error
+
+    return read
+
+
+def _heads(text: str) -> list[Head]:
+    try:
+        return parse_heads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+_COUNT = _value(Annotated[int, POSITIVE])
+_NUMBER = _value(Annotated[int, NOT_NEGATIVE])
+_SAF = {name: _value(hint) for name, hint in field_types(SafSection).items()}
+"""Readers of the words that mean what a key of [saf] means."""
+
+
 def parser() -> argparse.ArgumentParser:
-    main = argparse.ArgumentParser(
+    main = _Parser(
         prog="python -m saf_titan.saf", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = main.add_subparsers(required=True, metavar="command")
+
+    command = commands.add_parser("calibrate", help="statistics of a checkpoint's heads, as a freeze would take them")
+    command.add_argument("checkpoint", type=Path, help="folder of a trainer's checkpoint, of any number of ranks")
+    command.add_argument("--config", type=Path, help="TOML file of the run (default: the run's own config.toml)")
+    command.add_argument("--data", help="folder of token shards (default: data.path of the configuration)")
+    command.add_argument("--sequences", type=_SAF["calibration_sequences"], metavar="N", help="of the held-out text")
+    command.add_argument("--selector", type=_SAF["selector"], help="adds the scores that this selector goes by")
+    command.add_argument("--out", type=Path, required=True, help="file of the statistics")
+    command.set_defaults(run=calibrate)
 
     command = commands.add_parser("show", help="table and map of a plan")
     command.add_argument("plan", type=Path)
@@ -145,42 +216,42 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("stats", type=Path)
     command.add_argument("--selector", default="variance", help="the score that orders the heads (default: variance)")
     command.add_argument("--plan", type=Path, help="mark the heads of a plan")
-    command.add_argument("--top", type=int, default=0, help="only the first heads")
+    command.add_argument("--top", type=_NUMBER, default=0, help="only the first heads; 0 for all")
     command.set_defaults(run=explain_ranking)
 
     command = commands.add_parser("select", help="make a plan from a calibration")
     command.add_argument("stats", type=Path)
-    command.add_argument("--rate", type=float, required=True, help="share of all heads, 0 to 1")
+    command.add_argument("--rate", type=_SAF["rate"], required=True, help="share of all heads, 0 to 1")
     command.add_argument("--out", type=Path, required=True, help="file of the plan")
-    command.add_argument("--selector", default="variance", help="score, random, random_layer_matched or list")
-    command.add_argument("--content", default="mean", choices=CONTENTS)
-    command.add_argument("--max-fit-kl", type=float, default=0.2, metavar="NATS")
-    command.add_argument("--rounding", default="round", choices=["round", "floor"])
-    command.add_argument("--max-per-layer", type=int)
-    command.add_argument("--exclude-layers", type=int, nargs="*", default=[], metavar="LAYER")
-    command.add_argument("--on-shortfall", default="error", choices=["error", "warn"])
-    command.add_argument("--heads", default="", help="for selector list: L0H3,L2H1,...")
-    command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--step", type=int, default=0)
+    command.add_argument("--selector", type=_SAF["selector"], default="variance")
+    command.add_argument("--content", type=_SAF["content"], default="mean")
+    command.add_argument("--max-fit-kl", type=_SAF["max_fit_kl"], default=0.2, metavar="NATS")
+    command.add_argument("--rounding", type=_SAF["rounding"], default="round", help="round or floor")
+    command.add_argument("--max-per-layer", type=_COUNT)
+    command.add_argument("--exclude-layers", type=_NUMBER, nargs="*", default=[], metavar="LAYER")
+    command.add_argument("--on-shortfall", type=_SAF["on_shortfall"], default="error", help="error or warn")
+    command.add_argument("--heads", type=_heads, default=[], help="for selector list: L0H3,L2H1,...")
+    command.add_argument("--seed", type=_SAF["seed"], default=0)
+    command.add_argument("--step", type=_SAF["step"], default=0)
     command.add_argument("--base", type=Path, help="a plan whose heads are static already")
     command.set_defaults(run=select)
 
     command = commands.add_parser("fit", help="quality of the compact fit of each head")
     command.add_argument("stats", type=Path)
-    command.add_argument("--heads", default="", help="L0H3,L2H1,...; all live heads by default")
-    command.add_argument("--method", default="lbfgs", choices=["lbfgs", "ipf", "adam400"])
+    command.add_argument("--heads", type=_heads, default=[], help="L0H3,L2H1,...; all live heads by default")
+    command.add_argument("--method", type=_SAF["fit_method"], default="lbfgs", help="lbfgs, ipf or adam400")
     command.set_defaults(run=fit)
 
     command = commands.add_parser("apply", help="a checkpoint with a plan in it, as if the freeze had been in training")
     command.add_argument("checkpoint", type=Path)
     command.add_argument("plan", type=Path)
-    command.add_argument("--num-heads", type=int, required=True, help="query heads a layer")
+    command.add_argument("--num-heads", type=_COUNT, required=True, help="query heads a layer")
     command.add_argument("--out", type=Path, required=True, help="folder of the new checkpoint")
     command.set_defaults(run=apply)
 
-    command = commands.add_parser("export", help="weights of a frozen checkpoint without dead query and key rows")
+    command = commands.add_parser("export", help="weights of a frozen checkpoint without those of static heads")
     command.add_argument("checkpoint", type=Path)
-    command.add_argument("--num-heads", type=int, required=True, help="query heads a layer")
+    command.add_argument("--num-heads", type=_COUNT, required=True, help="query heads a layer")
     command.add_argument("--out", type=Path, required=True, help="safetensors file")
     command.set_defaults(run=export)
 
@@ -192,8 +263,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+    """Run a command line; the exit status is 2, after one line, for whatever the user can mend."""
     try:
+        args = parser().parse_args(argv)
         status: int = args.run(args)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

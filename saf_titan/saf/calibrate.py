@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -21,38 +20,10 @@ from torch import Tensor
 
 from saf_titan.ops.attention_stats import AttentionStats, attention_stats
 from saf_titan.saf.calibration import Calibration, CalibrationRecord
+from saf_titan.saf.capture import Batch, CapturableAttention, LayerCapture, Progress, capture_layers
 from saf_titan.saf.exchange import HeadExchange
 
 _MAP_SIZE = 64
-
-Batch = TypeVar("Batch")
-Progress = Callable[[str, int, int], None]
-"""Called with (stage, done, total); stage is "forward" or "statistics"."""
-
-
-class CaptureFn(Protocol):
-    """What an attention layer calls once a forward with what its scores are made of."""
-
-    def __call__(
-        self,
-        q_BTUD: Tensor,
-        k_BTKD: Tensor,
-        heads: tuple[int, ...],
-        scale: float | None,
-        key_heads: tuple[int, ...] | None = None,
-    ) -> None:
-        """Queries of the live heads and the keys, after RoPE.
-
-        heads: number of each live head in the layer, ascending. scale: factor of the scores, None for 1 / sqrt(D).
-        key_heads: per live head, which of k's heads it reads; None if they are grouped evenly.
-        """
-
-
-class CapturableAttention(Protocol):
-    """An attention layer that can be calibrated. It calls `capture` in each forward while it is not None."""
-
-    num_heads: int
-    capture: CaptureFn | None
 
 
 def calibrate(
@@ -83,92 +54,18 @@ def calibrate(
     The result is the same on every rank, on the CPU. Raises ValueError, on every rank, for fewer than two sequences,
     for non-finite statistics (naming layer and head) and for layers that disagree about the number of heads.
     """
-    if len({attention.num_heads for attention in attentions}) != 1:
-        raise ValueError(f"layers must have equally many heads, got {[a.num_heads for a in attentions]}")
-    if not batches:
-        raise ValueError("calibration needs at least one batch on every rank")
-    # a single batch holds all of this rank's sequences: a layer can be reduced at once
-    keep = len(batches) > 1
     exchange = HeadExchange(group)
     results: dict[int, _LayerResult] = {}
-    captures = [_LayerCapture() for _ in attentions]
 
-    def finish(layer: int) -> None:
-        capture = captures[layer]
+    def reduce(layer: int, capture: LayerCapture) -> None:
         results[layer] = _reduce_layer(capture, exchange, first_owner=layer)
-        # the queries and keys of a layer are not needed again
-        captures[layer] = _LayerCapture(capture.heads, num_calls=capture.num_calls)
         if progress:
             progress("statistics", len(results), len(attentions))
 
-    def hook(layer: int) -> CaptureFn:
-        def capture(
-            q_BTUD: Tensor,
-            k_BTKD: Tensor,
-            heads: tuple[int, ...],
-            scale: float | None,
-            key_heads: tuple[int, ...] | None = None,
-        ) -> None:
-            if not heads:
-                return
-            captures[layer].add(q_BTUD, k_BTKD, heads, scale, key_heads, clone=keep)
-            if not keep:
-                finish(layer)
-
-        return capture
-
-    try:
-        for layer, attention in enumerate(attentions):
-            attention.capture = hook(layer)
-        with torch.no_grad():
-            for done, batch in enumerate(batches, start=1):
-                forward(batch)
-                if progress:
-                    progress("forward", done, len(batches))
-    finally:
-        for attention in attentions:
-            attention.capture = None
-    for layer, capture in enumerate(captures):
-        if capture.num_calls not in (0, len(batches)):
-            raise ValueError(f"layer {layer} handed over {capture.num_calls} times in {len(batches)} forwards")
-        if capture.heads and layer not in results:
-            finish(layer)
+    capture_layers(attentions, batches, forward, reduce, progress=progress)
     if not results:
         raise ValueError("no attention layer handed over queries: every head is static, or `capture` is never called")
     return _assemble(results, len(attentions), attentions[0].num_heads, exchange, tuple(positions), seed, source)
-
-
-@dataclass
-class _LayerCapture:
-    """Queries and keys of one layer's live heads, a pair a batch."""
-
-    heads: tuple[int, ...] = ()
-    scale: float | None = None
-    key_heads: tuple[int, ...] = ()
-    queries: list[Tensor] = field(default_factory=list)
-    keys: list[Tensor] = field(default_factory=list)
-    num_calls: int = 0
-
-    def add(
-        self,
-        q_BTUD: Tensor,
-        k_BTKD: Tensor,
-        heads: tuple[int, ...],
-        scale: float | None,
-        key_heads: tuple[int, ...] | None,
-        *,
-        clone: bool,
-    ) -> None:
-        U, K = q_BTUD.shape[2], k_BTKD.shape[2]
-        if key_heads is None:
-            if K == 0 or U % K:
-                raise ValueError(f"{U} live heads are not evenly grouped over {K} key heads: pass key_heads")
-            key_heads = tuple(u // (U // K) for u in range(U))
-        assert len(heads) == len(key_heads) == U
-        self.heads, self.scale, self.key_heads = tuple(heads), scale, key_heads
-        self.queries.append(q_BTUD.clone() if clone else q_BTUD)
-        self.keys.append(k_BTKD.clone() if clone else k_BTKD)
-        self.num_calls += 1
 
 
 @dataclass(frozen=True)
@@ -182,11 +79,9 @@ class _LayerResult:
     device: torch.device
 
 
-def _reduce_layer(capture: _LayerCapture, exchange: HeadExchange, *, first_owner: int) -> _LayerResult:
+def _reduce_layer(capture: LayerCapture, exchange: HeadExchange, *, first_owner: int) -> _LayerResult:
     """Statistics of this rank's share of a layer's live heads over the sequences of all ranks."""
-    q_BTUD = exchange.heads_of_all_sequences(torch.cat(capture.queries), first_owner)
-    # one key head a query head, so that queries and keys travel alike
-    k_BTUD = exchange.heads_of_all_sequences(torch.cat(capture.keys)[:, :, list(capture.key_heads)], first_owner)
+    q_BTUD, k_BTUD = capture.of_all_sequences(exchange, first_owner)
     B, T, U, _ = q_BTUD.shape
     if B < 2:
         raise ValueError(f"the variance over sequences needs at least 2 calibration sequences, got {B}")

@@ -5,8 +5,9 @@ The keys and shapes of the checkpoint are kept, so what is written loads whereve
 
 from __future__ import annotations
 
+import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,32 +18,55 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from saf_titan.saf.container import write_file
+from saf_titan.saf import container
+from saf_titan.saf.container import readable, write_file
 from saf_titan.saf.plan import StaticPlan
 from saf_titan.saf.rows import HeadShape, StaticRows, find_shape, remove_rows, restore_rows, zero_rows
 
 _PLAN_PATH = ("train_state", "saf_plan")
-_PLAN_TENSOR, _SHAPE_TENSOR = "saf_plan", "saf_shape"
+_PLAN_TENSOR = "saf_plan"
+_EXPORT, _EXPORT_VERSION = "compact_model", 1
 
 
 def read_checkpoint(folder: Path, *, prefix: str = "") -> dict[str, Any]:
     """Everything in a checkpoint whose flat key begins with `prefix`, nested as it was saved.
 
-    Raises ValueError if the folder holds no complete checkpoint.
+    Raises ValueError if the folder holds no complete checkpoint, or a damaged one.
     """
-    if not (folder / ".metadata").is_file():
-        raise ValueError(f"{folder} is not a complete checkpoint: it has no .metadata")
-    metadata = dcp.FileSystemReader(folder).read_metadata()
+    _require_complete(folder)
     state: dict[str, Any] = {}
-    for key, entry in metadata.state_dict_metadata.items():
-        if key.startswith(prefix):
-            value = None
-            if isinstance(entry, TensorStorageMetadata):
-                value = torch.empty(entry.size, dtype=entry.properties.dtype)
-            _set(state, metadata.planner_data[key], value)
-    with _one_process():
+    with _reading(folder):
+        metadata = dcp.FileSystemReader(folder).read_metadata()
+        for key, entry in metadata.state_dict_metadata.items():
+            if key.startswith(prefix):
+                value = None
+                if isinstance(entry, TensorStorageMetadata):
+                    value = torch.empty(entry.size, dtype=entry.properties.dtype)
+                _set(state, metadata.planner_data[key], value)
         dcp.load(state, checkpoint_id=folder, no_dist=True)
     return state
+
+
+def load_weights(folder: Path, weights: dict[str, Tensor]) -> None:
+    """Fill the tensors of a model's state dict from a checkpoint, of any sharding, in place.
+
+    Raises ValueError, with nothing filled, unless the checkpoint has each of them in the same shape.
+    """
+    _require_complete(folder)
+    with _reading(folder):
+        entries = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+    for name, weight in weights.items():
+        entry = entries.get(name)
+        if not isinstance(entry, TensorStorageMetadata) or entry.size != weight.shape:
+            found = (
+                f"has it as {tuple(entry.size)}" if isinstance(entry, TensorStorageMetadata) else "has no such tensor"
+            )
+            raise ValueError(
+                f"the model needs {name} of shape {tuple(weight.shape)}, and {folder} {found}: the configuration "
+                "is of another model"
+            )
+    with _reading(folder):
+        dcp.load(dict(weights), checkpoint_id=folder, no_dist=True)
 
 
 def write_checkpoint(state: dict[str, Any], folder: Path) -> None:
@@ -50,7 +74,11 @@ def write_checkpoint(state: dict[str, Any], folder: Path) -> None:
     if folder.exists():
         raise ValueError(f"{folder} exists already; choose another folder or remove it")
     with _one_process():
-        dcp.save(state, checkpoint_id=folder, no_dist=True)
+        try:
+            dcp.save(state, checkpoint_id=folder, no_dist=True)
+        except dcp.CheckpointException as error:
+            _, (cause, _) = error.failures.popitem()
+            raise OSError(f"{folder} cannot be written ({type(cause).__name__}: {cause})") from cause
 
 
 def model_tensors(state: dict[str, Any]) -> dict[str, Tensor]:
@@ -61,7 +89,8 @@ def model_tensors(state: dict[str, Any]) -> dict[str, Tensor]:
 def apply_plan(state: dict[str, Any], plan: StaticPlan, num_heads: int) -> list[str]:
     """Make a plan part of a checkpoint in place, as a freeze in training would have: rows, moments, and the plan.
 
-    Returns the names of the changed tensors. Raises ValueError if the checkpoint has a plan, or the plan does not
+    Of a pruned head that includes its values and output. Returns the names of the changed tensors.
+    Raises ValueError if the checkpoint has a plan, or the plan does not
     belong to a model of this shape.
     """
     section, key = _PLAN_PATH
@@ -80,10 +109,10 @@ def apply_plan(state: dict[str, Any], plan: StaticPlan, num_heads: int) -> list[
 
 
 def export_compact(folder: Path, out: Path, num_heads: int) -> tuple[int, int]:
-    """Write the weights of a frozen checkpoint to a safetensors file, without the dead query and key rows.
+    """Write the weights of a frozen checkpoint to a safetensors file, without what static heads no longer use.
 
-    Beside the weights the file has two tensors: `saf_plan`, the bytes of the plan's own file, and `saf_shape`,
-    (query heads, key heads, head dim). Returns the number of parameters before and after.
+    A matrix that two names share is written once, under the first. Beside the weights the file has the tensor
+    `saf_plan`, the bytes of the plan's own file. Returns the number of parameters before and after.
     Raises ValueError if the checkpoint has no plan.
     """
     state = read_checkpoint(folder)
@@ -92,24 +121,48 @@ def export_compact(folder: Path, out: Path, num_heads: int) -> tuple[int, int]:
         raise ValueError(f"{folder} has no plan: only a checkpoint after a freeze has rows to leave out")
     weights, plan = model_tensors(state), StaticPlan.from_bytes(state[section][key], source=f"the plan in {folder}")
     shape = find_shape(weights, num_heads)
+    tied = _tied(weights)
+    weights = {name: weight for name, weight in weights.items() if name not in tied}
     compact = remove_rows(weights, StaticRows(plan, shape))
-    extras = {
-        _PLAN_TENSOR: torch.frombuffer(bytearray(plan.to_bytes()), dtype=torch.uint8),
-        _SHAPE_TENSOR: torch.tensor(shape),
-    }
-    write_file(out, safetensors.torch.save(compact | extras))
+    plan_bytes = torch.frombuffer(bytearray(plan.to_bytes()), dtype=torch.uint8)
+    header = {"shape": list(shape), "tied": tied}
+    write_file(out, container.pack(_EXPORT, _EXPORT_VERSION, header, compact | {_PLAN_TENSOR: plan_bytes}))
     return sum(w.numel() for w in weights.values()), sum(w.numel() for w in compact.values())
 
 
 def restore_full(model: Path, out: Path) -> StaticPlan:
     """Write what `export_compact` wrote with all rows again, zeros for the dead ones; returns the plan."""
-    tensors = safetensors.torch.load(model.read_bytes())
-    if not {_PLAN_TENSOR, _SHAPE_TENSOR} <= tensors.keys():
-        raise ValueError(f"{model} holds no plan: it is not an export of a frozen checkpoint")
+    header, tensors = container.unpack(model.read_bytes(), _EXPORT, _EXPORT_VERSION, source=str(model))
     plan = StaticPlan.from_bytes(bytes(tensors.pop(_PLAN_TENSOR).numpy()), source=f"the plan in {model}")
-    rows = StaticRows(plan, HeadShape(*tensors.pop(_SHAPE_TENSOR).tolist()))
-    write_file(out, safetensors.torch.save(restore_rows(tensors, rows)))
+    full = restore_rows(tensors, StaticRows(plan, HeadShape(*header["shape"])))
+    # safetensors refuses tensors that share memory
+    full |= {name: full[other].clone() for name, other in header["tied"].items()}
+    write_file(out, safetensors.torch.save(full))
     return plan
+
+
+def _tied(weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """Names of matrices that have the same bytes as an earlier one, with its name: a checkpoint holds both."""
+    first: dict[tuple[torch.Size, str], str] = {}
+    tied = {}
+    for name, weight in weights.items():
+        if weight.ndim == 2:
+            content = hashlib.sha256(weight.contiguous().view(torch.uint8).numpy().data).hexdigest()
+            other = first.setdefault((weight.shape, content), name)
+            if other != name:
+                tied[name] = other
+    return tied
+
+
+def _require_complete(folder: Path) -> None:
+    if not (folder / ".metadata").is_file():
+        raise ValueError(f"{folder} is not a complete checkpoint: it has no .metadata")
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    with readable(folder, "checkpoint"), _one_process():
+        yield
 
 
 def _set(state: dict[str, Any], path: tuple[Any, ...], value: Tensor | None) -> None:

@@ -88,8 +88,10 @@ def compensated_values(
         batches, forward, group: as in `calibrate`. One forward a batch.
         strength: of the ridge penalty, see `ValueRegression.solve`.
 
-    Raises ValueError where heads share their values (grouped queries).
+    Raises ValueError where heads share their values (grouped queries), and for patterns that are not compact.
     """
+    if plan.is_dense:
+        raise ValueError(f"values can be compensated for compact patterns alone, and the plan's are {plan.content}")
     watchers = [_HeadWatcher(attentions[head.layer], head) for head in plan.heads if head.step == plan.step]
     run_watched(watchers, batches, forward)
     rows = {}

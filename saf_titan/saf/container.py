@@ -1,4 +1,4 @@
-"""One file format for plans and calibrations: safetensors with a JSON header and a digest of the content.
+"""One file format for plans, calibrations and exports: safetensors with a JSON header and a digest of the content.
 
 The bytes are a function of the content alone, so equal content means equal files.
 """
@@ -8,15 +8,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
+from torch.distributed.checkpoint import CheckpointException
 
 _KEY = "saf_titan"
 
@@ -47,14 +48,10 @@ def unpack(
     Raises ValueError, with `source` in the message, if the bytes are damaged, of another kind, of an unknown
     version, or do not match their digest.
     """
-    try:
+    with readable(source, "safetensors file"):
         tensors = safetensors.torch.load(data)
         header_size = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + header_size]).get("__metadata__") or {}
-    except (SafetensorError, ValueError) as error:
-        raise ValueError(
-            f"{source} is not a readable safetensors file ({error}): it is damaged or cut short"
-        ) from error
     if _KEY not in metadata:
         raise ValueError(f"{source} is a safetensors file, but not one of saf_titan's: a {kind} is needed")
     envelope = json.loads(metadata[_KEY])
@@ -70,19 +67,42 @@ def unpack(
     return envelope["header"], tensors
 
 
+@contextmanager
+def readable(source: str | Path, kind: str) -> Iterator[None]:
+    """Turn whatever a reader raises over a damaged or foreign file into one ValueError that names it.
+
+    Pickle, zip, JSON, safetensors and torch each have errors of their own, and more than one for each kind of damage.
+    Errors of the file system pass.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except (Exception, CheckpointException) as error:  # the latter is no Exception
+        raise ValueError(
+            f"{source} is not a readable {kind}: it is damaged, cut short or something else "
+            f"({type(error).__name__}: {_first_line(error)})"
+        ) from error
+
+
 def write_file(path: str | Path, data: bytes) -> None:
     """Write all of the data or nothing: temporary file, sync, rename. An existing file is replaced."""
     path = Path(path)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        # opened by name, not as a private temporary file, so that others may read it as the umask says
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), "")
 
 
 def _canonical_json(value: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """What a static head attends to: the fit to its own mean, or a control in its place.
 
-Every content here is compact (alpha, rho); none needs a T x T pattern.
+The contents of `content_parameters` are compact (alpha, rho); those that need a T x T matrix are in `dense.py`.
 
 Legend: N heads, T time.
 """
@@ -14,12 +14,14 @@ from torch import Tensor
 
 from saf_titan.saf.calibration import Calibration
 from saf_titan.saf.compact import fix_gauge
+from saf_titan.saf.dense_memory import DENSE_CONTENTS
 from saf_titan.saf.fit import fit_compact
 
 PRUNE = "prune"
 """No pattern at all: the head is removed, which freezing is compared with."""
 
-CONTENTS = ("mean", "distance", "uniform", "random", PRUNE)
+COMPACT_CONTENTS = ("mean", "distance", "uniform", "random")
+CONTENTS = (*COMPACT_CONTENTS, *DENSE_CONTENTS, PRUNE)
 
 
 def content_parameters(
@@ -33,7 +35,6 @@ def content_parameters(
         "uniform": equal weight on every key up to the query.
         "random": alpha, rho ~ N(0, 1), structured noise. A slot's noise depends on `seed` and its place in the model
             alone, not on the rate or on which other heads are static.
-        "prune": none; zeros stand for it.
     """
     N, T = len(heads), calibration.seq_len
     if content in ("mean", "distance"):
@@ -45,15 +46,20 @@ def content_parameters(
             columns=content == "mean",
         )
         return fit.alpha_HT, fit.rho_HT
-    if content in ("uniform", PRUNE):
+    if content == "uniform":
         return torch.zeros(N, T, dtype=torch.float64), torch.zeros(N, T, dtype=torch.float64)
     if content == "random":
         parameters = [_noise(T, seed, layer * calibration.num_heads + head) for layer, head in heads]
         alpha_NT, rho_NT = torch.stack(parameters).unbind(1)
         return fix_gauge(alpha_NT, rho_NT)
-    raise ValueError(f"unknown pattern content {content!r}: choose {', '.join(CONTENTS)}")
+    raise ValueError(f"{content!r} is no compact pattern content: choose {', '.join(COMPACT_CONTENTS)}")
+
+
+def slot_generator(seed: int, slot: int) -> torch.Generator:
+    """Random numbers of one head: `slot` is its number in the model, layer * H + head."""
+    # as many bits as a generator takes; of the seed the low ones count
+    return torch.Generator().manual_seed(((seed << 20) + slot) % 2**63)
 
 
 def _noise(T: int, seed: int, slot: int) -> Tensor:
-    generator = torch.Generator().manual_seed((seed << 20) + slot)
-    return torch.randn(2, T, generator=generator, dtype=torch.float64)
+    return torch.randn(2, T, generator=slot_generator(seed, slot), dtype=torch.float64)

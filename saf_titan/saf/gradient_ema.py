@@ -42,16 +42,15 @@ class GradientEMA:
         With K < H every query head of a group shares the group's key gradient.
         """
         H = self.average_LH.shape[1]
-        norms_LH = torch.stack(
-            [
-                head_norms(query, H) + head_norms(key, num_kv_heads).repeat_interleave(H // num_kv_heads)
-                for query, key, num_kv_heads in gradients
-            ]
+        query_LH = torch.stack([head_norms(query, H) for query, _, _ in gradients])
+        key_LH = torch.stack(
+            [head_norms(key, num_kv_heads).repeat_interleave(H // num_kv_heads) for _, key, num_kv_heads in gradients]
         )
-        # static heads have no gradient and no part in the mean
-        live = norms_LH > 0
+        # static heads have no query gradient, and no part in the mean even where their group's keys have one
+        live = query_LH > 0
         if not live.any():
             return
+        norms_LH = torch.where(live, query_LH + key_LH, 0.0)
         relative_LH = norms_LH / norms_LH[live].mean()
         self.average_LH = self.decay * self.average_LH + (1 - self.decay) * relative_LH
         self.num_updates += 1

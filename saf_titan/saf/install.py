@@ -22,13 +22,16 @@ OptimizerState = Mapping[Tensor, dict[str, Any]]
 
 
 class Projections(Protocol):
-    """Separate query, key and value projections with one block of rows a head."""
+    """Separate query, key and value projections with one block of rows a head, of keys and values a key head."""
 
     wq: nn.Linear
     wk: nn.Linear
     wv: nn.Linear
 
     def head_rows(self, heads: Sequence[int]) -> Tensor: ...
+
+    def unread_key_heads(self, static: Sequence[int]) -> tuple[int, ...]:
+        """Key heads that only query heads of ``static`` read."""
 
 
 class FreezableAttention(Protocol):
@@ -44,6 +47,8 @@ class FreezableAttention(Protocol):
 
     def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None: ...
 
+    def set_dense(self, heads: tuple[int, ...], p_STT: Tensor) -> None: ...
+
     def set_pruned(self, heads: tuple[int, ...]) -> None: ...
 
     def set_live(self) -> None: ...
@@ -53,11 +58,13 @@ def install(attentions: Sequence[FreezableAttention], plan: StaticPlan | None) -
     """Make exactly the heads of ``plan`` static in ``attentions`` (one a layer, in order); None: no head."""
     layers = plan.layers() if plan is not None else {}
     for layer, attention in enumerate(attentions):
-        if layer not in layers:
+        if plan is None or layer not in layers:
             if attention.static_heads:
                 attention.set_live()
-        elif plan is not None and plan.content == PRUNE:
+        elif plan.content == PRUNE:
             attention.set_pruned(layers[layer][0])
+        elif plan.is_dense:
+            attention.set_dense(layers[layer][0], plan.dense_patterns(layer))
         else:
             attention.set_static(*layers[layer])
 
@@ -82,18 +89,19 @@ def zero_unused_weights(
 ) -> Overwritten:
     """Zero the weights that the plan's heads no longer use, and their moments, in place.
 
-    These are the query and key rows; of pruned heads also the value rows and the columns of the output.
+    These are the query and key rows; of pruned heads also the value rows and the columns of the output. With grouped
+    queries the rows of a key head go only with its whole group.
     """
     pieces = []
     for layer, (heads, _, _) in plan.layers().items():
         qkv, wo = attentions[layer].qkv_linear, attentions[layer].wo
-        rows = qkv.head_rows(heads)
-        unused = [(qkv.wq.weight, 0), (qkv.wk.weight, 0)]
+        rows, key_rows = qkv.head_rows(heads), qkv.head_rows(qkv.unread_key_heads(heads))
+        unused = [(qkv.wq.weight, 0, rows), (qkv.wk.weight, 0, key_rows)]
         if plan.content == PRUNE:
-            unused += [(qkv.wv.weight, 0), (wo.weight, 1)]
-        for weight, dim in unused:
+            unused += [(qkv.wv.weight, 0, key_rows), (wo.weight, 1, rows)]
+        for weight, dim, indices in unused:
             for tensor in (weight, *_moments(weight, optimizer_state)):
-                local, mask = _local_slices(tensor, dim, rows)
+                local, mask = _local_slices(tensor, dim, indices)
                 pieces.append((local, mask, local[mask]))
                 local.masked_fill_(mask, 0.0)
     return Overwritten(tuple(pieces))

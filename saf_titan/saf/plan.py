@@ -17,6 +17,7 @@ from torch import Tensor
 
 from saf_titan.saf import container
 from saf_titan.saf.calibration import CalibrationRecord
+from saf_titan.saf.dense_memory import DENSE_CONTENTS
 
 _KIND = "static_plan"
 PLAN_VERSION = 1
@@ -24,7 +25,7 @@ PLAN_VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class StaticHead:
-    """One head replaced by the fixed pattern P[i, j] = exp(alpha[j] + rho[i - j]) / Z[i]."""
+    """One head replaced by the fixed pattern P[i, j] = exp(alpha[j] + rho[i - j]) / Z[i], or by the matrix `p_TT`."""
 
     layer: int
     head: int
@@ -41,6 +42,9 @@ class StaticHead:
     """Training step at which the head became static."""
     fft_error: float | None = None
     """Certified error of float32 FFT mixing, as a share of the largest value row; see `ops.prepare_pattern`."""
+    p_TT: Tensor | None = None
+    """Of a dense content: the pattern itself, float32 (T_fit, T_fit). alpha and rho are then the compact fit to the
+    head's mean attention, and describe the head alone."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,22 @@ class StaticPlan:
                         f"{name} of L{head.layer}H{head.head} must be finite float32 of length T_fit = {self.T_fit}, "
                         f"got {values_T.dtype} {tuple(values_T.shape)}"
                     )
+            if (head.p_TT is not None) != self.is_dense or (head.p_TT is not None and not self._fits(head.p_TT)):
+                raise ValueError(
+                    f"the pattern of L{head.layer}H{head.head}, content {self.content}, must be "
+                    f"{f'causal float32 rows of length {self.T_fit} that sum to 1' if self.is_dense else 'compact'}"
+                )
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the patterns are matrices."""
+        return self.content in DENSE_CONTENTS
+
+    def _fits(self, p_TT: Tensor) -> bool:
+        shape = (self.T_fit, self.T_fit)
+        if p_TT.shape != shape or p_TT.dtype != torch.float32 or not (p_TT >= 0).all():
+            return False
+        return bool(p_TT.triu(1).sum() == 0 and ((p_TT.sum(1) - 1).abs() < 1e-4).all())
 
     @cached_property
     def digest(self) -> str:
@@ -95,6 +115,10 @@ class StaticPlan:
             alpha_HT, rho_HT = torch.stack([h.alpha_T for h in heads]), torch.stack([h.rho_T for h in heads])
             table[layer] = (tuple(h.head for h in heads), alpha_HT, rho_HT)
         return table
+
+    def dense_patterns(self, layer: int) -> Tensor:
+        """The matrices p_HTT of a layer's static heads, in the order of `layers`."""
+        return torch.stack([h.p_TT for h in self.heads if h.layer == layer and h.p_TT is not None])
 
     def extended_by(self, later: StaticPlan) -> StaticPlan:
         """The plan after a later event added heads to this one (a ramp): everything but the heads is the later's.
@@ -120,9 +144,10 @@ class StaticPlan:
         """Inverse of `to_bytes`. ValueError names `source` if it is damaged, edited or of an unknown version."""
         header, tensors = container.unpack(data, _KIND, PLAN_VERSION, source=source)
         record = header["record"]
-        patterns = zip(header["heads"], tensors["alpha_NT"], tensors["rho_NT"], strict=True)
+        dense = tensors.get("p_NTT", [None] * len(header["heads"]))
+        patterns = zip(header["heads"], tensors["alpha_NT"], tensors["rho_NT"], dense, strict=True)
         return cls(
-            heads=tuple(StaticHead(**head, alpha_T=alpha_T, rho_T=rho_T) for head, alpha_T, rho_T in patterns),
+            heads=tuple(StaticHead(**head, alpha_T=a_T, rho_T=r_T, p_TT=p_TT) for head, a_T, r_T, p_TT in patterns),
             skipped=tuple(SkippedHead(**head) for head in header["skipped"]),
             record=CalibrationRecord(**{**record, "positions": tuple(record["positions"])}),
             **{name: header[name] for name in _SCALARS},
@@ -138,7 +163,7 @@ class StaticPlan:
         return cls.from_bytes(Path(path).read_bytes(), source=str(path))
 
     def _header(self) -> dict[str, Any]:
-        head_fields = [f.name for f in dataclasses.fields(StaticHead) if f.name not in ("alpha_T", "rho_T")]
+        head_fields = [f.name for f in dataclasses.fields(StaticHead) if f.name not in ("alpha_T", "rho_T", "p_TT")]
         return {
             "heads": [{name: getattr(head, name) for name in head_fields} for head in self.heads],
             "skipped": [dataclasses.asdict(head) for head in self.skipped],
@@ -148,10 +173,13 @@ class StaticPlan:
 
     def _tensors(self) -> dict[str, Tensor]:
         empty = torch.zeros(0, self.T_fit)
-        return {
+        tensors = {
             "alpha_NT": torch.stack([head.alpha_T for head in self.heads]) if self.heads else empty,
             "rho_NT": torch.stack([head.rho_T for head in self.heads]) if self.heads else empty,
         }
+        if matrices := [head.p_TT for head in self.heads if head.p_TT is not None]:
+            tensors["p_NTT"] = torch.stack(matrices)
+        return tensors
 
 
 _SCALARS = ("step", "selector", "content", "rate", "T_fit")

@@ -50,6 +50,18 @@ def rank_heads(scores_LH: Tensor, *, exclude_layers: Collection[int] = ()) -> li
     return sorted(candidates, key=lambda head: (table[head[0]][head[1]], head))
 
 
+def live_heads(calibration: Calibration) -> list[Head]:
+    """The heads that a calibration has statistics of, ascending."""
+    return [(layer, head) for layer, head in calibration.live_LH.nonzero().tolist()]
+
+
+def require_live(calibration: Calibration, heads: Collection[Head]) -> None:
+    """ValueError, naming the others, unless a calibration has statistics of all of `heads`."""
+    live = set(live_heads(calibration))
+    if wrong := [f"L{layer}H{head}" for layer, head in heads if (layer, head) not in live]:
+        raise ValueError(f"the list of heads names {', '.join(wrong)}, which are not live heads of this model")
+
+
 def parse_heads(text: str) -> list[Head]:
     """(layer, head) of a list like "L0H3,L2H1"; empty for an empty text. ValueError names what cannot be read."""
     heads = []

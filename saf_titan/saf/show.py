@@ -40,6 +40,7 @@ def plan_table(plan: StaticPlan) -> str:
         f"calibrated on {record.num_sequences} sequences of {record.seq_len} tokens, seed {record.seed}, "
         f"{record.source or 'source unknown'}",
         f"digest {plan.digest}",
+        *([f"patterns are T x T matrices, {_dense_size(plan)}; ranges are of the fit to the mean"] * plan.is_dense),
         "",
         f"{'head':<8}{'rank':>5}{'step':>8}{'score':>11}{'fit KL':>9}{'FFT error':>11}"
         f"{'alpha range':>13}{'rho range':>11}{'heavy':>7}{'rough':>8}",
@@ -99,11 +100,17 @@ def plan_diff(first: StaticPlan, second: StaticPlan) -> list[str]:
         elif not (torch.equal(a.alpha_T, b.alpha_T) and torch.equal(a.rho_T, b.rho_T)):
             distance = max((a.alpha_T - b.alpha_T).abs().max().item(), (a.rho_T - b.rho_T).abs().max().item())
             changes.append(f"pattern differs by up to {distance:.2e} nat")
+        elif a.p_TT is not None and b.p_TT is not None and not torch.equal(a.p_TT, b.p_TT):
+            changes.append(f"pattern differs by up to {(a.p_TT - b.p_TT).abs().max().item():.2e}")
         if changes:
             lines.append(f"{_name(a)}: {', '.join(changes)}")
     if not lines and first.digest != second.digest:
         lines.append("the skipped heads differ")
     return lines
+
+
+def _dense_size(plan: StaticPlan) -> str:
+    return f"{sum(head.p_TT.nbytes for head in plan.heads if head.p_TT is not None) / 2**20:.1f} MiB"
 
 
 def _name(head: StaticHead) -> str:

@@ -4,7 +4,7 @@
 
 For each kernel and configuration: registers, bytes spilled, shared memory, and the instructions of the innermost matrix
 loop with the fewest exponentials (the loop of the static heads where the kernel has one) and with the most. The
-assembler and disassembler are those in the triton wheel.
+assembler and disassembler are those in the triton wheel, or of the CUDA toolkit where a build of triton has none.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ ARCHITECTURES = (80, 90, 100)
 SHARED_LIMIT = {80: 166_912, 90: 232_448, 100: 232_448}
 SMALLEST_SHARED_LIMIT = 101_376
 HEAD_DIMS = (64, 96, 128)
+# query heads to a kv head
+GROUPS = (1, 4)
 
 # element types of pointers that are not 16-bit values; every other pointer holds values
 POINTERS = {
@@ -102,9 +104,11 @@ def cases(arch: int) -> Iterator[Case]:
             constants = {"D": D, "DP": padded_head_dim(D), "BM": tiles.rows, "BN": tiles.columns, "PRECISION": "tf32"}
             if kernel is not mixed_bwd_dq_kernel:
                 constants["PAD"] = STRIP_PAD
-            if kernel is mixed_bwd_dkdv_kernel:
-                constants["GROUP"] = 1
-            yield Case(name, kernel, constants, tiles)
+            if kernel is not mixed_bwd_dkdv_kernel:
+                yield Case(name, kernel, constants, tiles)
+                continue
+            for group in GROUPS:
+                yield Case(name + f"_group{group}" * (group > 1), kernel, constants | {"GROUP": group}, tiles)
         constants = {"D": D, "BN": padded_head_dim(D), "BT": PRESCALE_ROWS}
         yield Case("prescale", prescale_kernel, constants, Tiles(PRESCALE_ROWS, padded_head_dim(D), 0, 4, 3))
 
@@ -234,7 +238,8 @@ def _field(name: str, usage: str) -> int:
 
 
 def _run(tool: str, *arguments: str) -> str:
-    return subprocess.run([TOOLS / tool, *arguments], capture_output=True, text=True, check=True).stdout
+    command = [TOOLS / tool if (TOOLS / tool).exists() else tool, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ Shapes: B batch, T time, H heads, U live heads, D head dim, C model dim, L layer
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -39,6 +40,8 @@ def spread_heads(num_heads: int, share: float) -> tuple[int, ...]:
     return tuple(i * num_heads // count for i in range(count)) if count else ()
 
 
+# all layers of a model have the same, and to prepare it for a long sequence takes seconds
+@functools.lru_cache(maxsize=8)
 def sample_pattern(num_heads: int, T: int) -> StaticPattern:
     """Patterns as frozen heads have them: power laws of the lag over noisy columns, every third with a sink."""
     generator = torch.Generator().manual_seed(0)
@@ -91,7 +94,8 @@ class Attention(nn.Module):
             live_heads=self.live_heads,
             static_heads=self.static_heads,
             pattern=pattern,
-            backend=self.backend,
+            # a layer without static heads has only one way
+            backend=self.backend if pattern is not None else "auto",
         )
         return self.wo(y_BTHD.flatten(2))
 

@@ -1,8 +1,9 @@
-"""Errors of static mixing against fp64, row by row, over the synthetic pattern families and lengths.
+"""Errors of static mixing against fp64, row by row, over the synthetic pattern families and lengths, or a real plan.
 
     python scripts/bench/numerics.py [--lengths 1024 4096 16384] [--out numerics.json]
+    python scripts/bench/numerics.py --plan outputs/run/saf/step-000150/plan.safetensors
 
-For each family: the path that the planner takes, its certificate, and |y'_i - y_i| / |y_i| over the rows (median and
+For each pattern: the path that the planner takes, its certificate, and |y'_i - y_i| / |y_i| over the rows (median and
 maximum) of that path, of the bf16 products of the GPU kernels, and of flash attention with bf16 probabilities. Values
 are bf16 Gaussian with a mean; the outputs are compared before they are rounded to bf16. Gradients: the largest error of
 a row of dv over the largest row.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ import torch
 from torch import Tensor
 
 from saf_titan.ops import StaticPattern, explain, prepare_pattern, static_mix
+from saf_titan.ops.pattern import PATHS
+from saf_titan.saf.plan import StaticPlan
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "ops"))
 from pattern_families import NAMES, make_family
@@ -28,9 +32,22 @@ D = 64
 ROWS = 512
 
 
-def study(name: str, T: int) -> dict[str, Any]:
-    """Errors of one family at one length."""
-    alpha, rho = make_family(name, T)
+def synthetic(lengths: list[int]) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Name, alpha and rho of every family at every length."""
+    for T in lengths:
+        for name in NAMES:
+            yield name, *make_family(name, T)
+
+
+def frozen(plan: Path) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Name, alpha and rho of every static head of a trained model."""
+    for head in StaticPlan.load(plan).heads:
+        yield f"layer {head.layer} head {head.head}", head.alpha_T.double(), head.rho_T.double()
+
+
+def study(name: str, alpha: Tensor, rho: Tensor) -> dict[str, Any]:
+    """Errors of one pattern."""
+    T = len(alpha)
     pattern = prepare_pattern(alpha[None], rho[None])
     generator = torch.Generator().manual_seed(0)
     v = (torch.randn(T, D, generator=generator) + 0.3 * torch.randn(1, D, generator=generator)).bfloat16().float()
@@ -42,10 +59,10 @@ def study(name: str, T: int) -> dict[str, Any]:
     (dv,) = torch.autograd.grad(y, leaf, dy[None, :, None])
     path, _ = explain(pattern)[0]
     return {
-        "family": name,
+        "pattern": name,
         "T": T,
         "path": path,
-        "certificate": dict(zip(("fft", "fft64", "gemm"), pattern.error_HP[0].tolist(), strict=True)),
+        "certificate": dict(zip(PATHS, pattern.error_HP[0].tolist(), strict=True)),
         "mix": row_errors(y[0, :, 0].detach(), exact),
         "bf16 product": row_errors(product, exact),
         "bf16 flash": row_errors(flash, exact),
@@ -87,20 +104,20 @@ def main() -> None:
     """Print a Markdown table and, if asked, write the records as JSON."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 4096, 16384])
+    parser.add_argument("--plan", type=Path, help="static heads of this file instead of the synthetic families")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     columns = ("mix", "bf16 product", "bf16 flash")
-    print(f"| family | T | path | certificate | {' | '.join(columns)} | mix dv |\n|---|---|---|---|---|---|---|---|")
+    print(f"| pattern | T | path | certificate | {' | '.join(columns)} | mix dv |\n|---|---|---|---|---|---|---|---|")
     records = []
-    for T in arguments.lengths:
-        for name in NAMES:
-            r = study(name, T)
-            records.append(r)
-            cells = " | ".join(f"{r[column]['median']:.0e} / {r[column]['max']:.0e}" for column in columns)
-            print(
-                f"| {name} | {T} | {r['path']} | {r['certificate'][r['path']]:.0e} | {cells} | {r['mix dv']:.0e} |",
-                flush=True,
-            )
+    for case in frozen(arguments.plan) if arguments.plan else synthetic(arguments.lengths):
+        r = study(*case)
+        records.append(r)
+        cells = " | ".join(f"{r[column]['median']:.0e} / {r[column]['max']:.0e}" for column in columns)
+        certificate = r["certificate"][r["path"]]
+        print(
+            f"| {r['pattern']} | {r['T']} | {r['path']} | {certificate:.0e} | {cells} | {r['mix dv']:.0e} |", flush=True
+        )
     if arguments.out:
         arguments.out.write_text(json.dumps(records, indent=1) + "\n")
 

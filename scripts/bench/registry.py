@@ -24,6 +24,9 @@ class Benchmark:
 
     name: str
     tests: tuple[str, ...]
+    """What must pass first, on a CPU."""
+    backends: tuple[str, ...]
+    """What must be correct first, on a GPU: back ends of `gpu_correctness.py`."""
     shapes: Mapping[str, tuple[Shape, ...]]
     """By suite: "cpu", "cpu-quick", "gpu"."""
     build: Callable[[Shape, torch.device], dict[str, Run]]
@@ -147,6 +150,7 @@ BENCHMARKS = (
     Benchmark(
         "static_mix",
         MIX_TESTS,
+        ("split",),
         {
             "cpu": _shapes(dtype=BOTH, B=[1], D=[64], T=[1024, 4096, 16384])
             + _shapes(dtype=BOTH, B=[8], D=[64], T=[1024, 4096]),
@@ -158,6 +162,7 @@ BENCHMARKS = (
     Benchmark(
         "layer",
         LAYER_TESTS,
+        ("split", "fused"),
         {
             "cpu": _shapes(dtype=["float32"], B=[1], H=[12], D=[64], T=[1024, 4096]),
             "cpu-quick": _shapes(dtype=["float32"], B=[1], H=[12], D=[64], T=[1024]),
@@ -169,6 +174,7 @@ BENCHMARKS = (
     Benchmark(
         "update",
         LAYER_TESTS,
+        ("split", "fused"),
         {
             "cpu": _shapes(**ON_CPU, size=[GPT_124M], layers=[2], shares=[(0.25, 0.5)], T=[4096])
             + _shapes(**ON_CPU, size=[GPT_124M], layers=[1], shares=[(0.25, 0.5)], T=[8192]),
@@ -185,6 +191,7 @@ BENCHMARKS = (
     Benchmark(
         "prefill",
         LAYER_TESTS,
+        ("split",),
         {
             "cpu": _shapes(**ON_CPU, size=[GPT_124M], layers=[2], shares=[(0.25, 0.5)], T=[4096]),
             "cpu-quick": _shapes(**ON_CPU, size=[GPT_124M], layers=[1], shares=[(0.25,)], T=[1024]),

@@ -1,9 +1,10 @@
 """torchtitan's llama3 debug flavour on token shards, by the stock Trainer or by ours: same config, data and seed.
 
-    torchrun --nproc_per_node 2 scripts/bench/stock_run.py stock|ours DATA OUT.json [STEPS]
+    torchrun --nproc_per_node 2 scripts/bench/stock_run.py stock|ours DATA OUT.json [STEPS [--section.key=value ...]]
 
 Writes the bits of every training loss, the seconds and the processor time of every step (first rank). Freezing is off,
-the QK ratio 1. DATA is a folder of shards with a vocabulary of at most 2048.
+the QK ratio 1. DATA is a folder of shards with a vocabulary of at most 2048. With --model.fuse_qkv=false `ours` has our
+attention, and `stock` torchtitan's with separate projections.
 """
 
 from __future__ import annotations
@@ -21,16 +22,21 @@ from saf_titan import compat  # isort: skip
 import torch.distributed as dist
 from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
+from torchtitan.models.common.attention import QKVLinear
+from torchtitan.protocols.model_spec import ModelSpec
 from torchtitan.tools.logging import init_logger
 from torchtitan.trainer import Trainer
 
 from saf_titan.build import trainer_config
-from saf_titan.config import load_config
+from saf_titan.config import RunConfig, load_config
+from saf_titan.models.init import draw_whole_tensors
+from saf_titan.models.titan import titan_spec
 from saf_titan.train import leave
 
 OVERRIDES = {
     "model.family": "llama3",
     "model.flavor": "debugmodel",
+    "model.fuse_qkv": "true",
     "training.seq_len": "128",
     "training.local_batch_size": "4",
     "training.mixed_precision_param": "float32",
@@ -41,19 +47,35 @@ OVERRIDES = {
 }
 
 
+def stock_spec(run: RunConfig) -> ModelSpec:
+    """The stock model of the same run, split into wq, wk and wv where ours is."""
+    model, shape = run.model, run.shape
+    spec = titan_spec(model.family, model.flavor, shape, fuse_qkv=True, attention_backend="auto")
+    if model.fuse_qkv:
+        return spec
+    ours = titan_spec(model.family, model.flavor, shape, fuse_qkv=False, attention_backend="auto")
+    # on a CPU torchtitan's own initialisers give every rank the same part of a matrix
+    draw_whole_tensors(spec.model)
+    for stock_layer, our_layer in zip(spec.model.layers, ours.model.layers, strict=True):
+        qkv = our_layer.attention.qkv_linear
+        stock_layer.attention.qkv_linear = QKVLinear.Config(head_dim=qkv.head_dim, wq=qkv.wq, wkv=qkv.wk)
+    return spec
+
+
 def stock_config(ours: Any) -> Trainer.Config:
     """The stock Trainer's config for the same run; two regex groups keep vectors from decaying."""
     kwargs = ours.optimizer.hyper_parameters
     shared = {
         field.name: getattr(ours, field.name)
         for field in dataclasses.fields(Trainer.Config)
-        if field.name not in ("optimizer", "lr_scheduler", "metrics")
+        if field.name not in ("model_spec", "optimizer", "lr_scheduler", "metrics")
     }
     schedule = {
         field.name: getattr(ours.lr_scheduler, field.name) for field in dataclasses.fields(LRSchedulersContainer.Config)
     }
     return Trainer.Config(
         **shared,
+        model_spec=stock_spec(ours.run),
         optimizer=OptimizersContainer.Config(
             implementation=ours.optimizer.implementation,
             param_groups=[
@@ -68,12 +90,12 @@ def stock_config(ours: Any) -> Trainer.Config:
     )
 
 
-def run(kind: str, data: Path, out: Path, steps: int) -> None:
+def run(kind: str, data: Path, out: Path, steps: int, overrides: list[str]) -> None:
     """Train ``steps`` steps and write {"losses": [hex], "seconds": [float], "cpu_seconds": [float]} to ``out``."""
     compat.ensure_launcher_environment()
     init_logger()
     words = [f"--{key}={value}" for key, value in OVERRIDES.items()]
-    words += [f"--data.path={data}", f"--training.steps={steps}", f"--dump_folder={out.with_suffix('')}"]
+    words += [f"--data.path={data}", f"--training.steps={steps}", f"--dump_folder={out.with_suffix('')}", *overrides]
     config = trainer_config(load_config(None, words))
     trainer = (config if kind == "ours" else stock_config(config)).build()
 
@@ -101,6 +123,6 @@ def run(kind: str, data: Path, out: Path, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (4, 5) or sys.argv[1] not in ("stock", "ours"):
+    if len(sys.argv) < 4 or sys.argv[1] not in ("stock", "ours"):
         sys.exit(__doc__)
-    run(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]) if len(sys.argv) == 5 else 10)
+    run(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int([*sys.argv, "10"][4]), sys.argv[5:])

@@ -6,6 +6,8 @@ from saf_titan.config import ConfigError, RunConfig, check_world_size, load_conf
 
 SAF = ["--saf.enable=true"]
 LLAMA = ["--model.family=llama3", "--model.flavor=debugmodel"]
+QWEN = ["--model.family=qwen3", "--model.flavor=debugmodel"]
+FUSED = [*LLAMA, "--model.fuse_qkv=true"]
 
 
 def faults(*words: str) -> dict[str, str]:
@@ -72,16 +74,16 @@ def test_excluded_layers_must_exist(layers: str) -> None:
     assert not faults(*SAF, "--saf.exclude_layers=[0, 11]")
 
 
-def test_a_ratio_on_a_fused_weight_names_both_remedies() -> None:
-    message = faults(*LLAMA, "--circuits.qk_lr_ratio=2")["circuits.qk_lr_ratio"]
+def test_a_ratio_on_a_fused_weight_names_the_remedy() -> None:
+    message = faults(*FUSED, "--circuits.qk_lr_ratio=2")["circuits.qk_lr_ratio"]
     assert "wqkv" in message
-    assert 'model.family = "gpt"' in message
-    assert "fuse_qkv=False" in message
-    assert not faults(*LLAMA)
+    assert "model.fuse_qkv = false" in message
+    assert not faults(*FUSED)
+    assert not faults(*LLAMA, "--circuits.qk_lr_ratio=2")
 
 
 def test_a_ratio_schedule_on_a_fused_weight() -> None:
-    found = faults(*LLAMA, "--circuits.qk_lr_schedule=linear", "--circuits.qk_lr_ramp_steps=5")
+    found = faults(*FUSED, "--circuits.qk_lr_schedule=linear", "--circuits.qk_lr_ramp_steps=5")
     assert list(found) == ["circuits.qk_lr_schedule"]
 
 
@@ -103,6 +105,8 @@ def test_a_ratio_schedule_on_a_fused_weight() -> None:
         (["--circuits.layers=[-1, 3]"], "circuits.layers"),
         (["--model.dim=100"], "model.dim"),
         (["--model.num_heads=7"], "model.num_heads"),
+        (["--model.num_kv_heads=5"], "model.num_kv_heads"),
+        ([*LLAMA, "--model.num_kv_heads=4"], "model.num_kv_heads"),
         (["--model.dim=60"], "model.position"),
         ([*LLAMA, "--model.dim=512"], "model.dim"),
         ([*LLAMA, "--model.position=learned"], "model.position"),
@@ -117,20 +121,27 @@ def test_a_ratio_schedule_on_a_fused_weight() -> None:
         (["--parallelism.tensor_parallel_degree=2"], "parallelism.tensor_parallel_degree"),
         (["--parallelism.context_parallel_degree=2"], "parallelism.context_parallel_degree"),
         (["--parallelism.pipeline_parallel_degree=2"], "parallelism.pipeline_parallel_degree"),
-        ([*LLAMA, "--parallelism.tensor_parallel_degree=32"], "parallelism.tensor_parallel_degree"),
-        ([*LLAMA, "--training.seq_len=127", "--parallelism.context_parallel_degree=2"], "training.seq_len"),
+        ([*FUSED, "--parallelism.tensor_parallel_degree=32"], "parallelism.tensor_parallel_degree"),
+        ([*FUSED, "--training.seq_len=127", "--parallelism.context_parallel_degree=2"], "training.seq_len"),
         (
-            ["--model.family=llama3", "--model.flavor=1B", "--parallelism.pipeline_parallel_degree=2"],
+            [*FUSED, "--model.flavor=1B", "--parallelism.pipeline_parallel_degree=2"],
             "parallelism.pipeline_parallel_degree",
         ),
         (
-            [*LLAMA, "--parallelism.pipeline_parallel_degree=2", "--training.cuda_graphs=true"],
+            [*FUSED, "--parallelism.pipeline_parallel_degree=2", "--training.cuda_graphs=true"],
             "training.cuda_graphs",
         ),
-        ([*LLAMA, *SAF], "saf.enable"),
+        ([*FUSED, *SAF], "saf.enable"),
+        (["--model.fuse_qkv=true"], "model.fuse_qkv"),
+        ([*LLAMA, "--model.num_layers=7"], "model.num_layers"),
+        ([*LLAMA, "--parallelism.tensor_parallel_degree=2"], "parallelism.tensor_parallel_degree"),
+        ([*LLAMA, "--parallelism.context_parallel_degree=2"], "parallelism.context_parallel_degree"),
+        ([*LLAMA, "--parallelism.pipeline_parallel_degree=2"], "parallelism.pipeline_parallel_degree"),
+        ([*QWEN, *SAF, "--saf.compensate=true"], "saf.compensate"),
         (["--checkpoint.enable=false", "--checkpoint.load_step=10"], "checkpoint.load_step"),
+        (["--checkpoint.initial_load_model_only=true"], "checkpoint.initial_load_model_only"),
         (["--checkpoint.enable=false", "--checkpoint.initial_load_path=x"], "checkpoint.initial_load_path"),
-        ([*LLAMA, "--parallelism.pipeline_parallel_degree=7"], "parallelism.pipeline_parallel_degree"),
+        ([*FUSED, "--parallelism.pipeline_parallel_degree=7"], "parallelism.pipeline_parallel_degree"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
@@ -145,14 +156,16 @@ def test_impossible_combinations(words: list[str], key: str) -> None:
         ["--circuits.qk_lr_schedule=hold_then_ramp", "--circuits.qk_lr_ramp_steps=5", "--circuits.qk_lr_hold_steps=9"],
         ["--circuits.layers=[0, 11]", "--circuits.qk_lr_ratio=0.25"],
         ["--model.dim=60", "--model.position=learned"],
-        ["--model.num_layers=2", "--model.num_heads=4", "--model.dim=32"],
+        [*LLAMA, *SAF, "--model.vocab_size=50304"],
+        [*QWEN, *SAF, "--model.num_layers=2"],
+        ["--model.num_layers=2", "--model.num_heads=4", "--model.num_kv_heads=2", "--model.dim=32"],
         ["--training.local_batch_size=8", "--training.global_batch_size=16"],
         ["--lr_scheduler.total_steps=20000"],
         ["--lr_scheduler.warmup_steps=5000", "--lr_scheduler.decay_ratio=0.5"],
         ["--lr_scheduler.warmup_steps=10000"],
-        [*LLAMA, "--parallelism.tensor_parallel_degree=4"],
-        [*LLAMA, "--parallelism.context_parallel_degree=2"],
-        [*LLAMA, "--parallelism.pipeline_parallel_degree=6"],
+        [*FUSED, "--parallelism.tensor_parallel_degree=4"],
+        [*FUSED, "--parallelism.context_parallel_degree=2"],
+        [*FUSED, "--parallelism.pipeline_parallel_degree=6"],
     ],
     ids=" ".join,
 )
@@ -185,7 +198,7 @@ def test_world_size_that_cannot_share_the_batch() -> None:
     [
         (["--parallelism.data_parallel_replicate_degree=2"], 3),
         (["--parallelism.data_parallel_shard_degree=2"], 4),
-        ([*LLAMA, "--parallelism.tensor_parallel_degree=4"], 2),
+        ([*FUSED, "--parallelism.tensor_parallel_degree=4"], 2),
     ],
 )
 def test_world_size_that_does_not_fit_the_degrees(words: list[str], world_size: int) -> None:
@@ -199,3 +212,18 @@ def test_properties_resolve_zeros() -> None:
     assert config.calibration_batch_size == config.training.local_batch_size
     assert load_config(None, ["--lr_scheduler.total_steps=12345"]).schedule_steps == 12345
     assert not config.scales_qk
+
+
+def test_a_gate_on_what_is_not_fitted() -> None:
+    words = [*SAF, "--saf.content=prune"]
+    assert not faults(*words)
+    assert "fits no pattern" in faults(*words, "--saf.max_fit_kl=1.0")["saf.max_fit_kl"]
+
+
+def test_matrices_that_are_too_large() -> None:
+    words = [*SAF, "--saf.content=sharp", "--training.seq_len=1024", "--saf.rate=0.25"]
+    assert not faults(*words)
+    message = faults(*words, "--saf.max_dense_gib=0.1")["saf.content"]
+    # 124m has 144 heads
+    assert "36 heads x 1024 x 1024 x 4 bytes = 150,994,944 bytes (0.14 GiB), and the limit is 0.1 GiB" in message
+    assert "two vectors" in faults(*words, "--saf.pattern_lr=0.1")["saf.pattern_lr"]

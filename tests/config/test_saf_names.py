@@ -1,14 +1,18 @@
 """The names that [saf] takes are names that the method knows."""
 
+from collections.abc import Sequence
 from typing import get_args, get_type_hints
 
 import pytest
+import torch
 
 from saf_titan.config.own_sections import SafSection
 from saf_titan.freezer import OUTPUT_SELECTORS
 from saf_titan.head_count import Rounding
 from saf_titan.saf.contents import CONTENTS
+from saf_titan.saf.dense import DensePatterns
 from saf_titan.saf.event import make_plan
+from saf_titan.saf.select import Head
 from tests.analysis.report.runs import calibration
 
 NAMES = {key: get_args(hint) for key, hint in get_type_hints(SafSection).items()}
@@ -17,6 +21,12 @@ NAMES = {key: get_args(hint) for key, hint in get_type_hints(SafSection).items()
 def test_contents_and_rounding_are_all_there() -> None:
     assert NAMES["content"] == CONTENTS
     assert NAMES["rounding"] == get_args(Rounding)
+
+
+def diagonal_patterns(heads: Sequence[Head], content: str) -> DensePatterns:
+    """In place of a model."""
+    T = calibration().seq_len
+    return DensePatterns(torch.eye(T).repeat(len(heads), 1, 1), torch.zeros(len(heads)))
 
 
 @pytest.mark.parametrize("selector", NAMES["selector"])
@@ -32,6 +42,7 @@ def test_every_selector_and_content_gives_a_plan(selector: str, content: str) ->
         content=content,
         max_fit_kl=10.0,
         heads=[(0, 0), (1, 1)],
+        dense=diagonal_patterns,
     )
     assert len(plan.heads) == 2
     assert (plan.selector, plan.content) == (selector, content)

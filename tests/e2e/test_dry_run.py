@@ -25,6 +25,7 @@ NAMES = {
     "1b_8k_saf25",
     "1b_8k_saf50",
     "124m_4k_qk10",
+    "llama3_debug_cpu",
 }
 
 
@@ -89,3 +90,10 @@ def test_errors_come_without_a_trace_and_before_torch(tmp_path: Path) -> None:
     assert "steps" in message[0]
     assert "many" in message[1]
     assert not re.search(r"\| +torch$", result.stderr, re.MULTILINE)
+
+
+def test_matrices_show_their_size() -> None:
+    text = describe(
+        load_config(ROOT / "configs" / "124m_4k_saf25.toml", ["--saf.content=sharp", "--saf.max_dense_gib=3"])
+    )
+    assert "T x T matrices: 2.25 GiB" in text

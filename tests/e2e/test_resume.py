@@ -6,9 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from saf_titan.resume import read_freeze
 from tests.e2e.runs import Run, train
@@ -52,14 +50,21 @@ def test_resume_is_bit_identical(whole: Run, tmp_path: Path, corpus_overrides: t
     assert plans[0].digest == plans[1].digest
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize(("saved_on", "ranks"), [(2, 1), (2, 4), (4, 2)])
 def test_resume_at_another_world_size_sees_the_same_data_and_heads(
-    whole: Run, tmp_path: Path, corpus_overrides: tuple[str, ...], ranks: int
+    whole: Run, tmp_path: Path, corpus_overrides: tuple[str, ...], saved_on: int, ranks: int
 ) -> None:
-    resumed = resume(whole, tmp_path, 6, *corpus_overrides, ranks=ranks)
+    source = whole if saved_on == 2 else train(tmp_path / "source", *corpus_overrides, ranks=saved_on)
+    resumed = resume(source, tmp_path / "resumed", 6, *corpus_overrides, ranks=ranks)
+    assert list(resumed.losses()) == [7, 8]
     for step, loss in resumed.losses().items():
-        assert loss == pytest.approx(whole.losses()[step], abs=2e-5), step
+        # the same sequences, whose gradients are added up in another order: float32 rounding, grown by AdamW
+        assert loss == pytest.approx(source.losses()[step], abs=2e-5), step
     assert [row["static_heads"] for row in resumed.kind("train")] == [2, 2]
+    plans = [read_freeze(run.folder / "checkpoint" / "step-8").plan for run in (source, resumed)]
+    assert plans[0] is not None
+    assert plans[1] is not None
+    assert plans[0].digest == plans[1].digest
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
@@ -71,24 +76,6 @@ def test_another_world_size_derives_the_same_heads(
     assert mine is not None
     assert theirs is not None
     assert [(head.layer, head.head) for head in mine.heads] == [(head.layer, head.head) for head in theirs.heads]
-
-
-def test_query_and_key_rows_of_static_heads_stay_exactly_zero(whole: Run, tmp_path: Path) -> None:
-    torch_file = tmp_path / "step-8.pt"
-    dcp_to_torch_save(whole.folder / "checkpoint" / "step-8", torch_file)
-    state = torch.load(torch_file, weights_only=False)
-    plan = read_freeze(whole.folder / "checkpoint" / "step-8").plan
-    assert plan is not None
-    for matrix in ("wq", "wk"):
-        for layer, (heads, _, _) in plan.layers().items():
-            name = f"layers.{layer}.attention.qkv_linear.{matrix}.weight"
-            moments = [state["optimizer"][f"state.{name}.{moment}"] for moment in ("exp_avg", "exp_avg_sq")]
-            for tensor in (state[name], *moments):
-                per_head = tensor.unflatten(0, (4, 8)).abs().amax((1, 2))
-                is_static = torch.tensor([head in heads for head in range(4)])
-                # four steps of AdamW with weight decay have passed since the freeze
-                assert (per_head[is_static] == 0).all(), name
-                assert (per_head[~is_static] > 0).all(), name
 
 
 def test_a_checkpoint_before_the_freeze_has_stock_keys_only(whole: Run) -> None:
@@ -112,6 +99,7 @@ def test_tokens_are_counted_over_a_change_of_world_size(
     [
         ("--model.num_layers", "1", "model.num_layers was 2 and is 1"),
         ("--model.num_heads", "2", "model.num_heads was 4 and is 2"),
+        ("--model.num_kv_heads", "2", "model.num_kv_heads was 4 and is 2"),
         ("--model.rope_theta", "20000", "model.rope_theta was 10000.0 and is 20000.0"),
         ("--optimizer.name", "SGD", "saved with another optimizer"),
         ("--checkpoint.load_step", "2", "checkpoint.load_step = 2, but"),

@@ -145,4 +145,12 @@ def test_a_time_budget_ends_the_run_and_the_learning_rate_schedule(
     # the schedule ends with the time, not with the steps: cosine down to a tenth of the peak
     assert rows[-1]["lr/ov"] < 0.4 * 1e-2
     assert run.kind("validation")[-1]["phase"] == "final"
+    (finish,) = run.kind("finish")
+    assert finish["step"] == rows[-1]["step"]
+    # one and a half updates before the budget is spent at the earliest
+    assert 2 < finish["seconds"] < 6
     assert (tmp_path / "checkpoint" / f"step-{rows[-1]['step']}" / ".metadata").is_file()
+    # the time is spent: the same command again trains no further
+    again = train(tmp_path, *corpus_overrides, *planned, "--saf.matched_seconds", "4", ranks=1)
+    assert again.kind("finish")[-1]["step"] == finish["step"]
+    assert len(again.kind("train")) == len(rows)

@@ -11,18 +11,29 @@ from tests.e2e.runs import execute, torchrun
 
 pytestmark = pytest.mark.distributed
 
-STEPS = 10
+STEPS = 6
 
 
-def losses(kind: str, corpus: str, out: Path) -> list[str]:
-    finished = execute([*torchrun(2), "scripts/bench/stock_run.py", kind, corpus, str(out), str(STEPS)])
+def losses(kind: str, corpus: str, out: Path, *overrides: str) -> list[str]:
+    finished = execute([*torchrun(2), "scripts/bench/stock_run.py", kind, corpus, str(out), str(STEPS), *overrides])
     assert finished.returncode == 0, finished.stdout[-4000:]
     return json.loads(out.read_text())["losses"]
 
 
-def test_losses_of_llama3_equal_stock_torchtitan(tmp_path: Path, corpus_overrides: tuple[str, ...]) -> None:
-    ours = losses("ours", corpus_overrides[1], tmp_path / "ours.json")
-    stock = losses("stock", corpus_overrides[1], tmp_path / "stock.json")
+@pytest.mark.parametrize(
+    "model",
+    [
+        (),
+        ("--model.fuse_qkv=false",),
+        ("--model.fuse_qkv=false", "--model.family=qwen3", "--model.num_layers=2", "--training.seq_len=32"),
+    ],
+    ids=["fused", "split", "grouped"],
+)
+def test_losses_equal_stock_torchtitan(
+    tmp_path: Path, corpus_overrides: tuple[str, ...], model: tuple[str, ...]
+) -> None:
+    ours = losses("ours", corpus_overrides[1], tmp_path / "ours.json", *model)
+    stock = losses("stock", corpus_overrides[1], tmp_path / "stock.json", *model)
     assert len(ours) == STEPS
     assert len(set(ours)) == STEPS
     assert ours == stock

@@ -17,22 +17,26 @@ from saf_titan.layers.attention import MixedAttention, SAFAttention
 from saf_titan.layers.qkv import SplitQKV
 from saf_titan.models.init import normal
 from saf_titan.ops.mixed_attention import cpu
+from saf_titan.ops.pattern import attention_rows
 
 B, T, H, D = 2, 24, 4, 8
 C = H * D
+GROUPED = 2
+"""Key heads of an attention with grouped queries."""
 
 
-def attention(*, seed: int = 0) -> SAFAttention:
+def attention(num_kv_heads: int = H, *, seed: int = 0) -> SAFAttention:
     torch.manual_seed(seed)
 
-    def linear() -> Linear.Config:
-        return Linear.Config(in_features=C, out_features=C, param_init={"weight": normal(0.2)})
+    def linear(num_heads: int = H) -> Linear.Config:
+        return Linear.Config(in_features=C, out_features=num_heads * D, param_init={"weight": normal(0.2)})
 
     module = SAFAttention.Config(
         n_heads=H,
+        n_kv_heads=num_kv_heads,
         dim=C,
         rope=CosSinRoPE.Config(dim=D, max_seq_len=T),
-        qkv_linear=SplitQKV.Config(head_dim=D, wq=linear(), wk=linear(), wv=linear()),
+        qkv_linear=SplitQKV.Config(head_dim=D, wq=linear(), wk=linear(num_kv_heads), wv=linear(num_kv_heads)),
         wo=linear(),
         inner_attention=MixedAttention.Config(num_heads=H),
     ).build()
@@ -49,8 +53,9 @@ def dense_reference(module: SAFAttention, x_BTC: Tensor, static: dict[int, tuple
     """Head by head, with T x T matrices in fp64."""
     x_BTC = x_BTC.double()
     weight = {name: getattr(module.qkv_linear, name).weight.double() for name in ("wq", "wk", "wv")}
-    q, k, v = ((x_BTC @ weight[name].T).unflatten(-1, (H, D)) for name in ("wq", "wk", "wv"))
+    q, k, v = ((x_BTC @ weight[name].T).unflatten(-1, (-1, D)) for name in ("wq", "wk", "wv"))
     q, k = (tensor.double() for tensor in module.rope(q.float(), k.float(), None))
+    k, v = (tensor.repeat_interleave(H // tensor.shape[2], dim=2) for tensor in (k, v))
     index = torch.arange(T)
     lag = index[:, None] - index[None, :]
     heads = []
@@ -64,9 +69,10 @@ def dense_reference(module: SAFAttention, x_BTC: Tensor, static: dict[int, tuple
     return torch.cat(heads, dim=-1) @ module.wo.weight.double().T
 
 
-@pytest.mark.parametrize("heads", [(), (1,), (0, 3), (0, 1, 2, 3)], ids=str)
-def test_forward_and_gradients_match_the_dense_reference(heads: tuple[int, ...]) -> None:
-    module = attention()
+@pytest.mark.parametrize("num_kv_heads", [H, GROUPED, 1])
+@pytest.mark.parametrize("heads", [(), (1,), (0, 1), (0, 3), (0, 2, 3), (0, 1, 2, 3)], ids=str)
+def test_forward_and_gradients_match_the_dense_reference(heads: tuple[int, ...], num_kv_heads: int) -> None:
+    module = attention(num_kv_heads)
     alpha_ST, rho_ST = random_pattern(len(heads))
     if heads:
         module.set_static(heads, alpha_ST, rho_ST)
@@ -87,9 +93,10 @@ def test_forward_and_gradients_match_the_dense_reference(heads: tuple[int, ...])
             torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("heads", [(1,), (0, 3), (0, 1, 2, 3)], ids=str)
-def test_pruned_heads_are_gone(heads: tuple[int, ...]) -> None:
-    module, pruned = attention(), attention()
+@pytest.mark.parametrize("num_kv_heads", [H, GROUPED])
+@pytest.mark.parametrize("heads", [(1,), (0, 1), (0, 3), (0, 2, 3), (0, 1, 2, 3)], ids=str)
+def test_pruned_heads_are_gone(heads: tuple[int, ...], num_kv_heads: int) -> None:
+    module, pruned = attention(num_kv_heads), attention(num_kv_heads)
     pruned.set_pruned(heads)
     # a head whose output columns are zero adds nothing
     with torch.no_grad():
@@ -101,7 +108,7 @@ def test_pruned_heads_are_gone(heads: tuple[int, ...]) -> None:
         got, wanted = (torch.autograd.grad(out.square().sum(), x, retain_graph=True)[0] for out in (y, expected))
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
     pruned.set_live()
-    assert torch.equal(pruned(x, None), attention()(x, None))
+    assert torch.equal(pruned(x, None), attention(num_kv_heads)(x, None))
 
 
 def test_static_heads_skip_their_projections_and_scores() -> None:
@@ -137,13 +144,34 @@ def test_static_heads_skip_their_projections_and_scores() -> None:
     assert full_products - static_products == 2 * (2 * 4 * D * C * B * T)
 
 
-def test_captures_live_heads_after_rope() -> None:
-    module = attention()
-    module.set_static((2,), *random_pattern(1))
+@pytest.mark.parametrize(
+    ("num_kv_heads", "static", "key_heads"),
+    [(H, (2,), (0, 1, 2)), (GROUPED, (2,), (0, 0, 1)), (GROUPED, (0, 1), (0, 0)), (GROUPED, (1, 2, 3), (0,))],
+)
+def test_captures_live_heads_after_rope(num_kv_heads: int, static: tuple[int, ...], key_heads: tuple[int, ...]) -> None:
+    module = attention(num_kv_heads)
+    module.set_static(static, *random_pattern(len(static)))
+    live = tuple(head for head in range(H) if head not in static)
     seen = []
-    module.capture = lambda q, k, heads, scale: seen.append((q.shape, k.shape, heads, scale))
+    module.capture = lambda q, k, *rest: seen.append((q.shape[2], k.shape[2], *rest))
     module(torch.randn(B, T, C), None)
-    assert seen == [((B, T, 3, D), (B, T, 3, D), (0, 1, 3), None)]
+    assert seen == [(len(live), len(set(key_heads)), live, None, key_heads)]
+
+
+def test_keys_of_a_group_are_skipped_with_its_last_live_head() -> None:
+    x = torch.randn(B, T, C)
+
+    def rows(static: tuple[int, ...]) -> tuple[int, ...]:
+        """Outputs of the three projections a token."""
+        module = attention(GROUPED)
+        if static:
+            module.set_static(static, *random_pattern(len(static)))
+        return tuple(0 if y is None else y.shape[2] for y in module.qkv_linear(x))
+
+    assert rows(()) == (4, 2, 2)
+    assert rows((1,)) == (3, 2, 2)
+    assert rows((0, 1)) == (2, 1, 2)
+    assert rows((0, 1, 2, 3)) == (0, 0, 2)
 
 
 def test_changing_heads_between_forward_and_recompute_is_an_error() -> None:
@@ -176,3 +204,19 @@ def test_parameters_keep_their_identity() -> None:
     module.set_static((0, 2), *random_pattern(2))
     assert [id(parameter) for parameter in module.parameters()] == before
     assert set(module.state_dict()) == keys
+
+
+def test_dense_patterns_replace_compact_ones_and_go_again() -> None:
+    module, compact = attention(), attention()
+    alpha_ST, rho_ST = random_pattern(2)
+    compact.set_static((0, 2), alpha_ST, rho_ST)
+    module.set_static((1,), alpha_ST[:1], rho_ST[:1])
+    module.set_dense((0, 2), attention_rows(alpha_ST, rho_ST, 0, T))
+    for length in (T, T - 5):
+        x = torch.randn(B, length, C, generator=torch.Generator().manual_seed(2))
+        torch.testing.assert_close(module(x, None), compact(x, None), rtol=1e-4, atol=1e-5)
+    assert module.static_heads == (0, 2)
+    assert not any("pattern" in name for name in dict(module.inner_attention.named_buffers()))
+    assert not any("dense" in name for name in module.state_dict())
+    module.set_live()
+    assert torch.equal(module(x, None), attention()(x, None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,14 +14,13 @@ from saf_titan.models.flops import training_flops_per_token
 from saf_titan.models.gpt import GPT, gpt_config
 
 VOCAB = 50304
-TINY = ModelShape(num_layers=2, num_heads=4, num_kv_heads=4, dim=32, tied=True)
+TINY = ModelShape(num_layers=2, num_heads=4, num_kv_heads=4, head_dim=8, dim=32, vocab_size=64, tied=True)
 
 
-def build(shape: ModelShape, *, position: str = "rope", max_seq_len: int = 64, vocab_size: int = VOCAB) -> GPT:
+def build(shape: ModelShape, *, position: str = "rope", max_seq_len: int = 64) -> GPT:
     config = gpt_config(
         shape,
         max_seq_len=max_seq_len,
-        vocab_size=vocab_size,
         position=position,
         rope_theta=10000.0,
         init_std=0.02,
@@ -55,7 +55,7 @@ def test_learned_positions_add_one_vector_a_position() -> None:
 @pytest.mark.parametrize("position", ["rope", "learned"])
 def test_output_is_causal_and_depends_on_position(position: str) -> None:
     torch.manual_seed(0)
-    model = build(TINY, position=position, vocab_size=64)
+    model = build(TINY, position=position)
     model.init_weights()
     tokens = torch.randint(64, (2, 16))
     logits = model(tokens)
@@ -71,7 +71,7 @@ def test_output_is_causal_and_depends_on_position(position: str) -> None:
 
 def test_initialisation_follows_the_published_recipe() -> None:
     torch.manual_seed(0)
-    model = build(SHAPES["gpt"]["debug"], vocab_size=512)
+    model = build(replace(SHAPES["gpt"]["debug"], vocab_size=512))
     model.init_weights()
     residual_std = 0.02 / math.sqrt(2 * 4)
     for name, parameter in model.named_parameters():
@@ -84,7 +84,7 @@ def test_initialisation_follows_the_published_recipe() -> None:
 
 
 def test_flops_drop_by_what_a_static_head_skips() -> None:
-    model = build(TINY, vocab_size=64)
+    model = build(TINY)
     seq_len, head_dim, dim = 64, 8, 32
     live = training_flops_per_token(model, seq_len)
     matrices = 2 * 12 * dim * dim + 64 * dim

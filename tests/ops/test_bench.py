@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
+import gpu_correctness
 import registry
 import run
 import timing
 from model import Decoder, Size, Update, scaled, spread_heads
+
+from saf_titan.ops import mixed_attention
 
 TINY = Size(layers=2, width=32, heads=4, vocabulary=128)
 CPU = torch.device("cpu")
@@ -36,6 +42,35 @@ def test_the_gate_runs_the_tests(tmp_path: Path) -> None:
     assert not run.tests_pass((str(tmp_path / "test_fail.py"),))
 
 
+def test_on_a_gpu_the_records_of_the_back_ends_are_the_gate(tmp_path: Path) -> None:
+    path = tmp_path / "check.json"
+    gates = []
+    for records in ([], [("split", True)], [("split", True), ("fused", False)], [("split", True), ("fused", True)]):
+        path.write_text(json.dumps([{"case": {"backend": backend}, "ok": ok} for backend, ok in records]))
+        gates.append([run.is_checked(benchmark, path) for benchmark in registry.BENCHMARKS])
+    closed, split = [False] * 4, [True, False, False, True]
+    assert gates == [closed, [True] * 4, split, [True] * 4]
+
+
+def test_a_kernel_that_cannot_run_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def attend(*qkv: Tensor, backend: str, **options: Any) -> Tensor:
+        if backend == "fused":
+            raise RuntimeError("does not compile\nand more")
+        return mixed_attention(*qkv, backend=backend, **options)
+
+    out = tmp_path / "check.json"
+    monkeypatch.setattr(gpu_correctness, "mixed_attention", attend)
+    monkeypatch.setattr(gpu_correctness, "LAYERS", gpu_correctness.LAYERS[:2])
+    monkeypatch.setattr(gpu_correctness, "FEW_LAYERS", gpu_correctness.FEW_LAYERS[1:])
+    monkeypatch.setattr(sys, "argv", ["gpu_correctness.py", "--device", "cpu", "--longest", "128", "--out", str(out)])
+    assert gpu_correctness.main() == 1
+    records = json.loads(out.read_text())
+    assert [record["ok"] for record in records] == [True] * 4 + [False] * 4
+    assert "RuntimeError: does not compile |" in capsys.readouterr().out
+
+
 def test_alternatives_take_turns_and_change_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_repeats", lambda run, now: 1)
     monkeypatch.setattr(timing, "MIN_SECONDS", 0.0)
@@ -49,7 +84,7 @@ def test_share_of_the_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {"ordinary": 10.0, "25% static": 8.5, "25% ceiling": 8.0}
     timings = {name: timing.Timing(s, s, 0.0, 1, None) for name, s in seconds.items()}
     monkeypatch.setattr(run, "time_interleaved", lambda *_: timings)
-    benchmark = registry.Benchmark("update", (), {}, lambda shape, device: {}, registry.CEILINGS)
+    benchmark = registry.Benchmark("update", (), (), {}, lambda shape, device: {}, registry.CEILINGS)
     record = run.measure(benchmark, {"T": 4}, CPU, 1, "wall")
     assert [row["of_ceiling"] for row in record["rows"]] == [None, pytest.approx(0.75), None]
     assert record["rows"][1]["ratio"] == pytest.approx(10 / 8.5)

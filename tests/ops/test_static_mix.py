@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import pytest
 import torch
@@ -10,10 +11,11 @@ from torch import Tensor
 
 from saf_titan.ops import explain, prepare_pattern, static_mix, static_mix_naive
 from saf_titan.ops.certificate import ERROR_LIMIT
+from saf_titan.ops.convolution import fft_size
 from saf_titan.ops.exponentials import BAND
 from saf_titan.ops.pattern import PATHS
 from saf_titan.ops.static_mix.band import CARRY_CHUNKS, mix_head_band
-from saf_titan.ops.static_mix.fft import fft_size
+from saf_titan.ops.static_mix.fft import mix_head_fft
 from saf_titan.ops.static_mix.planner import BAND_MIN_LENGTH, choose_path
 from tests.ops.pattern_families import NAMES, make_families
 
@@ -63,6 +65,20 @@ def test_values_and_gradients_of_the_fp32_fft(T: int) -> None:
     assert backward < 5e-6
 
 
+@pytest.mark.parametrize("D", [1, 33, 50])
+def test_channels_of_several_chunks_and_an_odd_one_left_over(D: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[mix_head_fft.__module__], "CHUNK_ELEMENTS", 1)
+    # what is left in a buffer may not reach the next channels: one of them is far larger than the others
+    torch.manual_seed(0)
+    pattern = prepare_pattern(*make_families(("power1",), T_FIT))
+    v = torch.randn(2, T_FIT, 1, D)
+    v[..., 0] *= 1e8
+    y = static_mix(v, pattern, backend="fft")
+    expected = static_mix_naive(v.double(), *make_families(("power1",), T_FIT))
+    for d in range(2, D):
+        assert relative_error(y[..., d : d + 1], expected[..., d : d + 1]) < 5e-6
+
+
 SMOOTH = ("uniform", "local-floor", "power0.5", "power1", "power2", "trend")
 
 
@@ -71,6 +87,33 @@ def test_values_and_gradients_of_band_and_exponentials(T: int) -> None:
     forward, backward = mix_both(SMOOTH, T, "band")
     assert forward < 2e-5
     assert backward < 2e-5
+
+
+@pytest.mark.parametrize("T", [1, 129, 700])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_running_sums_are_exact_to_the_rounding_of_factors(T: int, dtype: torch.dtype) -> None:
+    forward, backward = mix_both(("uniform",), T, "sum", dtype)
+    roundoff = 1e-7 if dtype == torch.float32 else 2**-8
+    assert forward < 2 * roundoff
+    assert backward < 2 * roundoff
+
+
+def test_running_sums_keep_the_columns_that_differ() -> None:
+    torch.manual_seed(0)
+    alpha, rho = torch.randn(1, T_FIT, dtype=torch.float64), torch.full((1, T_FIT), 3.0, dtype=torch.float64)
+    pattern = prepare_pattern(alpha, rho)
+    assert explain(pattern)[0].path == "sum"
+    v = torch.randn(1, T_FIT, 1, 4)
+    assert relative_error(static_mix(v, pattern), static_mix_naive(v.double(), alpha, rho)) < 3e-7
+
+
+def test_weights_that_depend_on_the_lag_a_little_are_no_running_sum() -> None:
+    rho = torch.zeros(1, T_FIT, dtype=torch.float64)
+    rho[0, 0] = 1e-3
+    pattern = prepare_pattern(torch.zeros(1, T_FIT), rho)
+    assert explain(pattern)[0].path == "fft"
+    with pytest.raises(ValueError, match="'sum' is certified to"):
+        static_mix(torch.zeros(1, T_FIT, 1, 2), pattern, backend="sum")
 
 
 def test_states_are_carried_on_from_one_block_of_chunks_to_the_next() -> None:
@@ -95,7 +138,7 @@ def test_the_certificate_of_the_exponentials_bounds_their_error() -> None:
         for h in range(len(NAMES)):
             y_BTD = torch.empty(1, T_FIT, 8)
             head = pattern.head(h, T_FIT, torch.float32)
-            mix_head_band(x[:, :, h], y_BTD, head, pattern.far_HR[h], T_FIT, transpose)
+            mix_head_band(x[:, :, h], y_BTD, head, pattern.far_H2R[h], transpose)
             measured = (y_BTD - exact[:, :, h]).norm(dim=-1).max() / x[:, :, h].norm(dim=-1).max()
             assert measured <= certified[h] + 2e-6
 

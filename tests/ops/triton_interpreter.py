@@ -1,7 +1,8 @@
-"""Triton kernels on a CPU: fresh copies of kernel modules that run in Triton's interpreter, two faults corrected.
+"""Triton kernels on a CPU: fresh copies of kernel modules that run in Triton's interpreter, its faults corrected.
 
 The interpreter stores bf16 as uint16. Its dot product multiplies those raw bits, and its cast from fp32 truncates
-instead of rounding to nearest even; both would pass silently as wrong numbers.
+instead of rounding to nearest even; both would pass silently as wrong numbers. Up to Triton 3.6 it also makes loop
+bounds of arrays with one element as NumPy no longer does.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def interpreted(*names: str) -> Iterator[list[ModuleType]]:
         patch.setenv("TRITON_INTERPRET", "1")
         patch.setattr(interpreter.InterpreterBuilder, "create_dot", _dot)
         patch.setattr(interpreter, "_convert_float", _convert_float)
+        patch.setattr(interpreter, "_patch_lang_tensor", _patch_lang_tensor)
         # the language's own functions were compiled when triton was imported
         for library in (tl, tl.standard):
             for name, function in list(vars(library).items()):
@@ -85,3 +87,11 @@ def _convert_float(values: np.ndarray, source: Any, target: Any, rounding: Any) 
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32).astype(np.uint64)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return np.where(np.isnan(values), np.uint16(0x7FC0), rounded).reshape(values.shape)
+
+
+_original_patch_lang_tensor = interpreter._patch_lang_tensor
+
+
+def _patch_lang_tensor(tensor: Any, scope: Any) -> None:
+    _original_patch_lang_tensor(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))

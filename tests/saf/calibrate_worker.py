@@ -9,8 +9,16 @@ import torch
 import torch.distributed as dist
 
 from saf_titan.saf.calibrate import calibrate
+from saf_titan.saf.dense import DensePatterns, dense_patterns
+from saf_titan.saf.dense_memory import DENSE_CONTENTS
 from saf_titan.saf.exchange import sum_over_ranks
 from tests.saf.fake_model import sequences, uneven_model
+
+UNEVEN_HEADS = [(2, 3), (0, 2), (0, 0), (2, 0), (0, 3)]
+
+
+def patterns_bytes(patterns: DensePatterns) -> bytes:
+    return patterns.p_NTT.numpy().tobytes() + patterns.kl_N.numpy().tobytes()
 
 
 def main(out: Path) -> None:
@@ -21,6 +29,9 @@ def main(out: Path) -> None:
     for batch_size in (2, 6):
         calibration = calibrate(model.attentions, mine.split(batch_size), model, source="fake")
         calibration.save(out / f"batch{batch_size}.rank{rank}")
+    for content in DENSE_CONTENTS:
+        patterns = dense_patterns(model.attentions, mine.split(2), model, UNEVEN_HEADS, content, seed=5)
+        (out / f"{content}.rank{rank}").write_bytes(patterns_bytes(patterns))
     if rank == 0:
         model.attentions[2].q_VHD[:, 3] = float("nan")
     try:

@@ -1,8 +1,5 @@
 """Calibration: one forward a batch, statistics of the right heads, the same numbers on every number of ranks."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,24 +9,6 @@ from saf_titan.ops.attention_stats import attention_stats_naive
 from saf_titan.saf.calibrate import calibrate
 from saf_titan.saf.calibration import Calibration
 from tests.saf.fake_model import NUM_HEADS, NUM_LAYERS, SEQ_LEN, FakeAttention, FakeModel, sequences, uneven_model
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What four gloo ranks wrote, see calibrate_worker.py."""
-    out = tmp_path_factory.mktemp("four_ranks")
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", "-m", "tests.saf.calibrate_worker"]
-    result = subprocess.run(
-        [sys.executable, *command, str(out)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
-    return out
 
 
 @pytest.mark.parametrize("batch_size", [2, 6], ids=["kept", "inline"])

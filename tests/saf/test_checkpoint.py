@@ -10,14 +10,18 @@ import torch
 from saf_titan.saf.__main__ import main
 from saf_titan.saf.checkpoint import read_checkpoint, write_checkpoint
 from saf_titan.saf.plan import StaticPlan
-from tests.saf.test_rows import PLAN, C, D, H, weights
+from tests.saf.test_rows import PLAN, PRUNED, C, D, H, weights
+
+EMBEDDING = torch.arange(7 * C).view(7, C).float()
 
 
 def checkpoint() -> dict[str, Any]:
-    """The layout of a trainer's checkpoint: weights at the top, sections beside them."""
+    """The layout of a trainer's checkpoint: weights at the top, the tied ones twice, sections beside them."""
     moments = {f"state.{name}.exp_avg": torch.ones_like(weight) for name, weight in weights().items()}
     return {
+        "tok_embeddings.weight": EMBEDDING,
         **weights(),
+        "lm_head.weight": EMBEDDING,
         "optimizer": {**moments, "state.step": torch.tensor(5.0)},
         "train_state": {"step": 5, "seen": 80},
     }
@@ -72,11 +76,30 @@ def test_export_and_restore(folder: Path, capsys: pytest.CaptureFixture[str]) ->
     capsys.readouterr()
     assert main(["export", str(folder / "after"), *heads, "--out", str(folder / "compact")]) == 0
     # three static heads, queries and keys
-    total = sum(weight.numel() for weight in weights().values())
+    total = EMBEDDING.numel() + sum(weight.numel() for weight in weights().values())
     assert f"{total - 3 * 2 * D * C:,} of {total:,} parameters" in capsys.readouterr().out
+    compact = safetensors.torch.load_file(folder / "compact")
+    assert "tok_embeddings.weight" in compact
+    assert "lm_head.weight" not in compact
     assert main(["restore", str(folder / "compact"), "--out", str(folder / "full")]) == 0
     full, after = safetensors.torch.load_file(folder / "full"), read_checkpoint(folder / "after")
-    assert full.keys() == weights().keys()
+    assert full.keys() == {name for name, value in checkpoint().items() if isinstance(value, torch.Tensor)}
+    assert all(torch.equal(full[name], after[name]) for name in full)
+
+
+def test_a_pruned_head_has_no_part_in_an_applied_checkpoint(folder: Path) -> None:
+    PRUNED.save(folder / "pruned")
+    arguments = [str(folder / "before"), str(folder / "pruned"), "--num-heads", str(H)]
+    assert main(["apply", *arguments, "--out", str(folder / "after")]) == 0
+    after = read_checkpoint(folder / "after")
+    output = "layers.2.attention.wo.weight"
+    assert after[output][:, : 2 * D].abs().sum() == 0
+    assert after["layers.2.attention.qkv_linear.wv.weight"][: 2 * D].abs().sum() == 0
+    assert after["optimizer"][f"state.{output}.exp_avg"].sum() == (H - 2) * D * C
+    assert main(["export", str(folder / "after"), "--num-heads", str(H), "--out", str(folder / "compact")]) == 0
+    assert safetensors.torch.load_file(folder / "compact")[output].shape == (C, (H - 2) * D)
+    assert main(["restore", str(folder / "compact"), "--out", str(folder / "full")]) == 0
+    full = safetensors.torch.load_file(folder / "full")
     assert all(torch.equal(full[name], after[name]) for name in full)
 
 
@@ -93,7 +116,7 @@ def test_mistakes_leave_nothing_behind(folder: Path, capsys: pytest.CaptureFixtu
     assert "has a head 1, but the model has 1" in fails("apply", before, plan, "--num-heads", "1", "--out", after)
     assert "exists already" in fails("apply", before, plan, "--num-heads", "4", "--out", before)
     assert "has no plan" in fails("export", before, "--num-heads", "4", "--out", after)
-    assert "holds no plan" in fails("restore", plan, "--out", after)
+    assert "holds a static_plan, but a compact_model is needed" in fails("restore", plan, "--out", after)
     assert not Path(after).exists()
     assert main(["apply", before, plan, "--num-heads", "4", "--out", after]) == 0
     assert "has a plan already" in fails("apply", after, plan, "--num-heads", "4", "--out", str(folder / "twice"))

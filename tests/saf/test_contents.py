@@ -39,5 +39,7 @@ def test_random_belongs_to_the_slot() -> None:
 
 
 def test_unknown_content() -> None:
-    with pytest.raises(ValueError, match="unknown pattern content 'mode': choose mean, distance, uniform, random"):
+    with pytest.raises(
+        ValueError, match="'mode' is no compact pattern content: choose mean, distance, uniform, random"
+    ):
         content_parameters("mode", DATA, [(0, 0)])

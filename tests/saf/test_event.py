@@ -174,3 +174,19 @@ def test_contents_share_the_heads_and_differ_in_the_pattern(content: str) -> Non
     assert other.digest != mean.digest
     for ours, theirs in zip(other.heads, mean.heads, strict=True):
         assert ours.fit_kl > theirs.fit_kl - 1e-6
+
+
+@pytest.mark.parametrize("selector", ["variance", "random_layer_matched", "list"])
+def test_pruning_passes_no_head_over_for_a_bad_fit(selector: str) -> None:
+    every = tuple((layer, head) for layer in range(2) for head in range(4))
+    data = calibration(SCORES, unfit=every)
+    with pytest.raises(ValueError, match="do not fit within"):
+        make_plan(data, step=0, rate=0.5)
+    heads = [(0, 0), (0, 2), (1, 0), (1, 2)]
+    plan = make_plan(data, step=0, rate=0.5, selector=selector, heads=heads, content="prune")
+    assert len(plan.heads) == 4
+    assert all(skipped.fit_kl is None for skipped in plan.skipped)
+    assert {head.fit_kl for head in plan.heads} == {0.0}
+    assert {head.fft_error for head in plan.heads} == {None}
+    if selector == "variance":
+        assert slots(plan) == heads

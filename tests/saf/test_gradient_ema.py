@@ -46,11 +46,15 @@ def test_query_heads_of_a_group_share_the_key_gradient() -> None:
     torch.testing.assert_close(ratio, ratio[:1].expand(H))
 
 
-def test_static_heads_take_no_part() -> None:
+@pytest.mark.parametrize("num_kv_heads", [H, 2])
+def test_static_heads_take_no_part(num_kv_heads: int) -> None:
     ema = GradientEMA(L, H)
-    step = gradients(0)
+    step = gradients(0, num_kv_heads)
     for query, key, _ in step:
-        query[:D], key[:D] = 0, 0
+        query[:D] = 0
+        # the key head of a group goes on learning
+        if num_kv_heads == H:
+            key[:D] = 0
     ema.update(step)
     live = LIVE.clone()
     live[:, 0] = False

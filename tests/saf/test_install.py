@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from saf_titan.saf.calibration import CalibrationRecord
 from saf_titan.saf.install import install, replace_value_rows, zero_unused_weights
+from saf_titan.saf.key_heads import unread_key_heads
 from saf_titan.saf.plan import StaticHead, StaticPlan
 
 H, D, T = 4, 3, 5
@@ -17,10 +18,14 @@ C = H * D
 
 
 class Projections(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, num_key_heads: int) -> None:
         super().__init__()
-        self.wq, self.wk, self.wv = (nn.Linear(C, C, bias=False) for _ in range(3))
-        self.live: tuple[int, ...] = tuple(range(H))
+        self.num_key_heads = num_key_heads
+        self.wq = nn.Linear(C, C, bias=False)
+        self.wk, self.wv = (nn.Linear(C, num_key_heads * D, bias=False) for _ in range(2))
+
+    def unread_key_heads(self, static: tuple[int, ...]) -> tuple[int, ...]:
+        return unread_key_heads(static, num_heads=H, num_key_heads=self.num_key_heads)
 
     def head_rows(self, heads: tuple[int, ...]) -> Tensor:
         return (torch.tensor(heads, dtype=torch.int64)[:, None] * D + torch.arange(D)).flatten()
@@ -29,11 +34,17 @@ class Projections(nn.Module):
 class Attention(nn.Module):
     """Queries and keys of live heads only, as the real layer computes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_key_heads: int = H) -> None:
         super().__init__()
-        self.qkv_linear = Projections()
-        self.wo = nn.Linear(C, C, bias=False)
+        self.qkv_linear = Projections(num_key_heads)
+        self.wo = nn.Linear(num_key_heads * D, C, bias=False)
         self.installed: tuple[int, ...] = ()
+
+    @property
+    def static_rows(self) -> tuple[Tensor, Tensor]:
+        """Dead rows of wq and wk."""
+        qkv = self.qkv_linear
+        return qkv.head_rows(self.installed), qkv.head_rows(qkv.unread_key_heads(self.installed))
 
     def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None:
         self.installed = heads
@@ -41,9 +52,11 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         qkv = self.qkv_linear
-        live = tuple(head for head in range(H) if head not in self.installed)
-        q, k = (nn.functional.linear(x, projection.weight[qkv.head_rows(live)]) for projection in (qkv.wq, qkv.wk))
-        return (q * k).sum() + self.wo(qkv.wv(x)).square().sum()
+        q, k = (projection(x).unflatten(-1, (-1, D)) for projection in (qkv.wq, qkv.wk))
+        live = [head for head in range(H) if head not in self.installed]
+        k = k.repeat_interleave(H // qkv.num_key_heads, dim=1)
+        scores = (q[:, live] * k[:, live]).sum() if live else 0.0
+        return scores + self.wo(qkv.wv(x)).square().sum()
 
 
 def plan(*slots: tuple[int, int]) -> StaticPlan:
@@ -90,23 +103,24 @@ OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]]
 }
 
 
+@pytest.mark.parametrize("num_key_heads", [H, 2])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_rows_and_moments_stay_zero_for_fifty_steps(name: str) -> None:
+def test_rows_and_moments_stay_zero_for_fifty_steps(name: str, num_key_heads: int) -> None:
     torch.manual_seed(0)
-    model = nn.ModuleList([Attention(), Attention()])
+    model = nn.ModuleList([Attention(num_key_heads), Attention(num_key_heads)])
     optimizer = OPTIMIZERS[name](model.parameters())
     steps(model, optimizer, 3)
-    # one layer partly static, the other entirely: its gradients are then absent, not zero
-    chosen = plan((0, 1), *((1, head) for head in range(H)))
+    # one layer partly static, of one group entirely; the other layer as a whole: its gradients are absent, not zero
+    chosen = plan(*((0, head) for head in (0, 1, 2)), *((1, head) for head in range(H)))
     install(list(model), chosen)
     zero_unused_weights(list(model), chosen, optimizer.state)
     steps(model, optimizer, 50)
-    for layer, heads in ((0, (1,)), (1, tuple(range(H)))):
-        qkv = model[layer].qkv_linear
-        rows = qkv.head_rows(heads)
-        live = torch.ones(C, dtype=torch.bool)
-        live[rows] = False
-        for projection in (qkv.wq, qkv.wk):
+    for attention in model:
+        qkv = attention.qkv_linear
+        for projection, rows in zip((qkv.wq, qkv.wk), attention.static_rows, strict=True):
+            assert len(rows)
+            live = torch.ones(len(projection.weight), dtype=torch.bool)
+            live[rows] = False
             for tensor in (projection.weight, *moments(optimizer, projection.weight)):
                 assert (tensor[rows] == 0).all()
                 assert (tensor[live].abs().amax(-1) > 0).all()

@@ -1,5 +1,7 @@
 """Rows of static heads in named weights, with and without grouped queries."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -12,15 +14,17 @@ H, D, C = 4, 3, 5
 
 def weights(num_key_heads: int = H) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    shapes = {"wq": H * D, "wk": num_key_heads * D, "wv": num_key_heads * D, "wo": C}
+    rows = {"wq": H * D, "wk": num_key_heads * D, "wv": num_key_heads * D}
+    shapes = {f"qkv_linear.{name}": (num_rows, C) for name, num_rows in rows.items()} | {"wo": (C, H * D)}
     return {
-        f"layers.{layer}.attention.qkv_linear.{name}.weight": torch.randn(rows, C, generator=generator)
+        f"layers.{layer}.attention.{name}.weight": torch.randn(shape, generator=generator)
         for layer in range(3)
-        for name, rows in shapes.items()
+        for name, shape in shapes.items()
     }
 
 
 PLAN: StaticPlan = plan(head(0, 1), head(2, 0), head(2, 1))
+PRUNED = dataclasses.replace(PLAN, content="prune")
 
 
 def test_shape_from_weights() -> None:
@@ -50,9 +54,9 @@ def test_a_shared_key_head_is_static_only_if_its_whole_group_is() -> None:
     rows = StaticRows(PLAN, HeadShape(H, 2, D))
     # layer 0: one of the group's two query heads; layer 2: both
     assert rows.live("layers.0.attention.wk.weight") is None
-    live = rows.live("layers.2.attention.wk.weight")
-    assert live is not None
-    assert live.tolist() == [False] * D + [True] * D
+    found = rows.live("layers.2.attention.wk.weight")
+    assert found is not None
+    assert (found[0], found[1].tolist()) == (0, [False] * D + [True] * D)
 
 
 def test_moments_are_found_and_their_scalars_left_alone() -> None:
@@ -69,9 +73,27 @@ def test_moments_are_found_and_their_scalars_left_alone() -> None:
 
 
 @pytest.mark.parametrize("num_key_heads", [H, 2])
-def test_removing_and_restoring(num_key_heads: int) -> None:
+def test_pruned_heads_lose_values_and_output_too(num_key_heads: int) -> None:
+    changed, before = weights(num_key_heads), weights(num_key_heads)
+    zero_rows(changed, StaticRows(PRUNED, find_shape(changed, H)))
+    name = "layers.2.attention.{}.weight".format
+    output, values = name("wo"), name("qkv_linear.wv")
+    assert changed[output][:, : 2 * D].abs().sum() == 0
+    assert torch.equal(changed[output][:, 2 * D :], before[output][:, 2 * D :])
+    dead = D * (1 if num_key_heads == 2 else 2)
+    assert changed[values][:dead].abs().sum() == 0
+    assert torch.equal(changed[values][dead:], before[values][dead:])
+    if num_key_heads == 2:
+        # another query head still reads this group's values
+        shared = "layers.0.attention.qkv_linear.wv.weight"
+        assert torch.equal(changed[shared], before[shared])
+
+
+@pytest.mark.parametrize("chosen", [PLAN, PRUNED], ids=["mean", "prune"])
+@pytest.mark.parametrize("num_key_heads", [H, 2])
+def test_removing_and_restoring(num_key_heads: int, chosen: StaticPlan) -> None:
     original = weights(num_key_heads)
-    rows = StaticRows(PLAN, find_shape(original, H))
+    rows = StaticRows(chosen, find_shape(original, H))
     compact = remove_rows(original, rows)
     assert len(compact["layers.2.attention.qkv_linear.wq.weight"]) == (H - 2) * D
     assert len(compact["layers.1.attention.qkv_linear.wq.weight"]) == H * D

@@ -1,6 +1,7 @@
 """What a set of sequences says about attention heads: one pass, O(T) memory a head."""
 
 from saf_titan.ops.attention_stats.blocked import attention_stats_blocked
+from saf_titan.ops.attention_stats.heads import map_heads
 from saf_titan.ops.attention_stats.naive import attention_probs, attention_stats_naive
 from saf_titan.ops.attention_stats.op import attention_stats
 from saf_titan.ops.attention_stats.stats import AttentionStats
@@ -11,4 +12,5 @@ __all__ = [
     "attention_stats",
     "attention_stats_blocked",
     "attention_stats_naive",
+    "map_heads",
 ]

@@ -3,7 +3,7 @@
 A block of R rows sees only the keys up to its last row, so the causal half of the work is skipped, and the
 (B, R, J) tile is reused from the cache by every statistic. Sums over a tile are taken in the tile's dtype
 (pairwise), sums over tiles in float64. The variance is centred inside the tile, and the KL is summed as
-P (log P - log Pbar), so neither loses digits to cancellation.
+P (log P - log Pbar), so neither loses digits to cancellation. On a CPU heads run beside each other, one a thread.
 
 Legend: B sequences, T time, H query heads, K kv heads, D head dim, R rows of a block, J keys the block sees,
 P blocks of the pooled picture.
@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from saf_titan.ops.attention_stats.heads import map_heads
 from saf_titan.ops.attention_stats.stats import AttentionStats, check_inputs, pooling_matrix
 
 # a tile and its two companions stay within a core's second-level cache
@@ -44,7 +45,11 @@ def attention_stats_blocked(
         raise ValueError(f"row_block must be at least 1, got {row_block}")
     group = H // k_BTKD.shape[2]
     scale = 1 / math.sqrt(D) if scale is None else scale
-    heads = [_head_stats(q_BTHD[:, :, h], k_BTKD[:, :, h // group], scale, row_block, map_size) for h in range(H)]
+
+    def head_stats(h: int) -> tuple[Tensor, ...]:
+        return _head_stats(q_BTHD[:, :, h], k_BTKD[:, :, h // group], scale, row_block, map_size)
+
+    heads = map_heads(head_stats, range(H), q_BTHD.device)
     return AttentionStats(B, T, *(torch.stack(column) for column in zip(*heads, strict=True)))
 
 

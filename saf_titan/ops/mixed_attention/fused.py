@@ -12,8 +12,16 @@ from torch import Tensor
 
 from saf_titan.ops.mixed_attention.cpu import cpu_backward, cpu_forward
 from saf_titan.ops.mixed_attention.heads import Heads
+from saf_titan.ops.operators import define_gradient, define_operator
 from saf_titan.ops.pattern import StaticPattern
-from saf_titan.ops.tiles import ATTENTION_TILES, BACKWARD_TILES, Tiles, attention_tiles, shared_memory_limit
+from saf_titan.ops.tiles import (
+    ATTENTION_TILES,
+    BACKWARD_TILES,
+    Tiles,
+    attention_tiles,
+    shared_memory_limit,
+    static_dtype,
+)
 
 
 def mixed_attention_fused(
@@ -29,11 +37,11 @@ def _on_gpu(v_BTKD: Tensor) -> bool:
 
 def _tiles(candidates: tuple[Tiles, ...], v_BTKD: Tensor) -> Tiles:
     limit = shared_memory_limit(v_BTKD.device)
-    return attention_tiles(candidates, v_BTKD.shape[-1], v_BTKD.element_size(), limit)
+    # the operands of static heads are as wide as those of live ones, or wider
+    return attention_tiles(candidates, v_BTKD.shape[-1], static_dtype(v_BTKD.dtype).itemsize, limit)
 
 
-@torch.library.custom_op("saf_titan::mixed_attention", mutates_args=())
-def _mixed_attention(
+def _kernel(
     q_BTUD: Tensor,
     k_BTKD: Tensor,
     v_BTKD: Tensor,
@@ -44,13 +52,16 @@ def _mixed_attention(
     scale_HT: Tensor,
     weight_HT: Tensor,
     inv_z_HT: Tensor,
+    spectra_H2N: Tensor,
     heavy_HM: Tensor,
-    far_HR: Tensor,
+    far_H2R: Tensor,
     reach_H: Tensor,
     error_HP: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, far_HR, reach_H, error_HP)
+    pattern = StaticPattern(
+        alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_H2R, reach_H, error_HP
+    )
     arguments = (q_BTUD, k_BTKD, v_BTKD, Heads(live_U, static_S), pattern, scale)
     if not _on_gpu(v_BTKD):
         return cpu_forward(*arguments)
@@ -59,8 +70,7 @@ def _mixed_attention(
     return fused_forward(*arguments, _tiles(ATTENTION_TILES, v_BTKD))
 
 
-@_mixed_attention.register_fake
-def _(
+def _fake(
     q_BTUD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, live_U: Tensor, static_S: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor]:
     B, T, _K, D = v_BTKD.shape
@@ -68,8 +78,7 @@ def _(
     return v_BTKD.new_empty(B, T, H, D), v_BTKD.new_empty(B, U, T, dtype=torch.float32)
 
 
-@torch.library.custom_op("saf_titan::mixed_attention_backward", mutates_args=())
-def _mixed_attention_backward(
+def _backward_kernel(
     dy_BTHD: Tensor,
     q_BTUD: Tensor,
     k_BTKD: Tensor,
@@ -83,13 +92,16 @@ def _mixed_attention_backward(
     scale_HT: Tensor,
     weight_HT: Tensor,
     inv_z_HT: Tensor,
+    spectra_H2N: Tensor,
     heavy_HM: Tensor,
-    far_HR: Tensor,
+    far_H2R: Tensor,
     reach_H: Tensor,
     error_HP: Tensor,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, far_HR, reach_H, error_HP)
+    pattern = StaticPattern(
+        alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_H2R, reach_H, error_HP
+    )
     heads = Heads(live_U, static_S)
     arguments = (dy_BTHD, q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads, pattern, scale)
     if not _on_gpu(v_BTKD):
@@ -99,8 +111,9 @@ def _mixed_attention_backward(
     return fused_backward(*arguments, _tiles(BACKWARD_TILES, v_BTKD))
 
 
-@_mixed_attention_backward.register_fake
-def _(dy_BTHD: Tensor, q_BTUD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _backward_fake(
+    dy_BTHD: Tensor, q_BTUD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, *_: Any
+) -> tuple[Tensor, Tensor, Tensor]:
     dq_BTUD, dk_BTKD, dv_BTKD = (x.new_empty(x.shape) for x in (q_BTUD, k_BTKD, v_BTKD))
     return dq_BTUD, dk_BTKD, dv_BTKD
 
@@ -118,4 +131,6 @@ def _backward(ctx: Any, dy_BTHD: Tensor, _dlse: Tensor | None) -> tuple[Any, ...
     return *gradients, *(None for _ in saved[5:]), None
 
 
-_mixed_attention.register_autograd(_backward, setup_context=_setup_context)
+define_operator("saf_titan::mixed_attention", _kernel, _fake)
+define_operator("saf_titan::mixed_attention_backward", _backward_kernel, _backward_fake)
+define_gradient("saf_titan::mixed_attention", _setup_context, _backward)

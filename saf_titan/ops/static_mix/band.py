@@ -11,30 +11,30 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from saf_titan.ops.exponentials import BAND, decays
+from saf_titan.ops.exponentials import BAND
 from saf_titan.ops.pattern import HeadFactors
 
 # chunks whose states are summed by one product; the sum is carried on to the next chunks
 CARRY_CHUNKS = 64
 
 
-def mix_head_band(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, far_R: Tensor, T_fit: int, transpose: bool) -> None:
+def mix_head_band(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, far_2R: Tensor, transpose: bool) -> None:
     """Write P x, or P^T x, of one head to y; computed in the dtype of the factors, whatever those of x and y."""
     before_T, after_T = (head.inv_z_T, head.scale_T) if transpose else (head.scale_T, head.inv_z_T)
-    decay_R = decays(T_fit, far_R.device)
     for x_TD, y_TD in zip(x_BTD, y_BTD, strict=True):
         scaled_TD = x_TD.to(before_T.dtype) * before_T[:, None]
         # the transpose in natural time is the product in reversed time
-        mixed_TD = _convolve(scaled_TD.flip(0) if transpose else scaled_TD, head.weight_T, far_R, decay_R)
+        mixed_TD = _convolve(scaled_TD.flip(0) if transpose else scaled_TD, head.weight_T, far_2R)
         mixed_TD = mixed_TD.flip(0) if transpose else mixed_TD
         torch.mul(mixed_TD, after_T[:, None], out=y_TD)
 
 
-def _convolve(x_TD: Tensor, weight_T: Tensor, far_R: Tensor, decay_R: Tensor) -> Tensor:
+def _convolve(x_TD: Tensor, weight_T: Tensor, far_2R: Tensor) -> Tensor:
     """y[t] = sum_{u<=t} weight[t - u] x[u], far lags by exponentials."""
     T, D = x_TD.shape
     C = BAND
     N = -(-T // C)
+    far_R, decay_R = far_2R.unbind()
     offset = torch.arange(C, dtype=torch.float64, device=x_TD.device)
     x_TD = F.pad(x_TD, (0, 0, C, N * C - T))
     x_NCD = x_TD[C:].view(N, C, D)

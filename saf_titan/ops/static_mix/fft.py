@@ -1,81 +1,87 @@
 """Static mixing of one head by FFT convolution, heavy columns apart: O(T log T).
 
 Only for patterns with an accepted certificate (`StaticPattern.error_HP`): the error of an FFT is absolute.
-Shapes: B batch, T time, D head dim, M heavy columns, C channels of a chunk, N samples of a transform, F frequencies.
+Shapes: B batch, T time, D head dim, M heavy columns, C channels of a chunk, N samples of a transform; 2 the cyclic and
+the negacyclic convolution of `convolution.py`.
 """
 
 from __future__ import annotations
 
-import functools
+import bisect
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from saf_titan.ops.convolution import fft_size, twist
 from saf_titan.ops.pattern import HeadFactors
 
-# elements of the buffer that is transformed at once (half a MiB in fp32), but not fewer channels than fill a cache line
+# real elements of the buffer that is transformed at once (half a MiB in fp32), but not fewer channels than fill a cache
+# line: buffers stay in the cache and are reused, and no memory is mapped anew in every call
 CHUNK_ELEMENTS = 1 << 17
 MIN_CHANNELS = 16
-# floats between the rows of a transposed buffer: rows a power of two apart would share one set of the cache
-ROW_GAP = 16
+# complex numbers between the rows of a transposed buffer: rows a power of two apart would share one set of the cache
+ROW_GAP = 8
 
 
-def mix_head_fft(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, transpose: bool) -> None:
-    """Write P x, or P^T x, of one head to y; computed in the dtype of the factors, whatever those of x and y."""
-    _, T, D = x_BTD.shape
-    p_MT: Tensor | None = None
-    light_T = head.scale_T
-    if len(head.heavy_M):
-        heavy_M = head.heavy_M[head.heavy_M < T]
-        light_T = light_T.index_fill(0, heavy_M, 0.0)
-        p_MT = heavy_columns(head, heavy_M)
-    before_T, after_T = (head.inv_z_T, light_T) if transpose else (light_T, head.inv_z_T)
-    size = fft_size(2 * T - 1)
-    spectrum_F = torch.fft.rfft(head.weight_T, size)
+def mix_head_fft(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, spectra_2N: Tensor, transpose: bool) -> None:
+    """Write P x, or P^T x, of one head to y; computed in the dtype of the factors, whatever those of x and y.
+
+    spectra_2N: of the weights, see `half_spectra`.
+    """
+    B, T, D = x_BTD.shape
+    N = fft_size(T)
+    cyclic_N, negacyclic_N = spectra_2N.unbind()
+    twist_N = twist(N, head.weight_T.dtype)
+    untwist_N = twist_N.conj_physical()
+    before_T1, after_T1 = head.scale_T[:, None], head.inv_z_T[:, None]
+    to_frequencies, to_time = torch.fft.fft, torch.fft.ifft
     if transpose:
-        spectrum_F = spectrum_F.conj_physical()
+        # a convolution is the real matrix U^-1 F^-1 S F U, with the twist U; its transpose is U F S F^-1 U^-1
+        before_T1, after_T1 = after_T1, before_T1
+        twist_N, untwist_N = untwist_N, twist_N
+        to_frequencies, to_time = to_time, to_frequencies
+    heavy_M, windows_MT = heavy_columns(head)
 
-    # few channels at a time: the buffers stay in the cache and are reused, and no memory is mapped anew in every call
-    C = min(D, max(MIN_CHANNELS, CHUNK_ELEMENTS // size))
-    padded_CN = before_T.new_empty(C, size)
-    padded_CN[:, T:] = 0
-    mixed_CT = before_T.new_empty(C, T + ROW_GAP)[:, :T]
-    for x_TD, y_TD in zip(x_BTD, y_BTD, strict=True):
-        for x_TC, y_TC in zip(x_TD.split(C, dim=1), y_TD.split(C, dim=1), strict=True):
-            channels = x_TC.shape[1]
-            padded, mixed = padded_CN[:channels], mixed_CT[:channels]
-            padded[:, :T] = (x_TC.to(before_T.dtype) * before_T[:, None]).T
-            convolved_CN = torch.fft.irfft(torch.fft.rfft(padded).mul_(spectrum_F), size)
-            torch.mul(convolved_CN[:, :T], after_T, out=mixed)
-            if p_MT is not None and not transpose:
-                mixed.addmm_(x_TC[heavy_M].to(p_MT.dtype).T, p_MT)
-            # a copy that transposes and converts at once is slower than two
-            y_TC.copy_(mixed.T if y_TC.dtype == mixed.dtype else mixed.T.contiguous())
-        if p_MT is not None and transpose:
-            y_TD[heavy_M] = (p_MT @ x_TD.to(p_MT.dtype)).to(y_TD.dtype)
+    # two neighbouring channels are one complex number: the weights are real, so neither hears of the other
+    C = min(D + D % 2, max(MIN_CHANNELS, CHUNK_ELEMENTS // N // 2 * 2))
+    scaled_TC = before_T1.new_empty(T, C)
+    pairs_TC = torch.view_as_complex(scaled_TC.view(T, C // 2, 2))
+    padded_CN = pairs_TC.new_empty(C // 2, N + ROW_GAP)[:, :N]
+    for b in range(B):
+        for start in range(0, D, C):
+            x_TC, y_TC = x_BTD[b, :, start : start + C], y_BTD[b, :, start : start + C]
+            mixed_TC = scaled_TC[:, : x_TC.shape[1]]
+            if x_TC.shape[1] % 2:
+                scaled_TC[:, x_TC.shape[1]] = 0
+            torch.mul(x_TC, before_T1, out=mixed_TC)
+            if transpose:
+                heavy_MC = windows_MT @ mixed_TC
+            else:
+                heavy_MC = mixed_TC[heavy_M]
+                mixed_TC[heavy_M] = 0
+
+            padded_CN[:, :T].copy_(pairs_TC.T)
+            padded_CN[:, T:] = 0
+            cyclic_CN = to_time(to_frequencies(padded_CN).mul_(cyclic_N))
+            twisted_CN = to_time(to_frequencies(padded_CN.mul_(twist_N)).mul_(negacyclic_N))
+            torch.addcmul(cyclic_CN, twisted_CN, untwist_N, out=padded_CN)
+            pairs_TC.copy_(padded_CN[:, :T].T)
+
+            if transpose:
+                mixed_TC[heavy_M] = heavy_MC
+            else:
+                mixed_TC.addmm_(windows_MT.T, heavy_MC)
+            torch.mul(mixed_TC, after_T1, out=y_TC)
 
 
-def heavy_columns(head: HeadFactors, heavy_M: Tensor) -> Tensor:
-    """Columns heavy_M of the attention matrix, one a row: shape (M, T)."""
+def heavy_columns(head: HeadFactors) -> tuple[Tensor, Tensor]:
+    """Numbers of the M heavy columns that the length has, and their weights in all rows.
+
+    windows[m, t] = weight[t - column[m]], zero above the diagonal; shapes (M,) and (M, T).
+    """
     T = head.weight_T.shape[0]
-    # column m is the weights moved down by heavy_M[m]: row T - heavy_M[m] of the windows over the padded weights
-    windows = F.pad(head.weight_T, (T, 0)).unfold(0, T, 1)
-    return windows[T - heavy_M] * head.scale_T[heavy_M, None] * head.inv_z_T
-
-
-@functools.cache
-def fft_size(length: int) -> int:
-    """Smallest even size of at least `length` whose only prime factors are 2, 3 and 5."""
-    best = max(2, 1 << (length - 1).bit_length())
-    five = 1
-    while five < best:
-        three = five
-        while three < best:
-            # the power of two that lifts this product to the length, at least 2
-            two = max(2, 1 << (-(-length // three) - 1).bit_length())
-            if three * two >= length:
-                best = min(best, three * two)
-            three *= 3
-        five *= 5
-    return best
+    # ascending, and those that a shorter sequence lacks are the last ones
+    heavy_M = head.heavy_M[: bisect.bisect_left(head.heavy_M.tolist(), T)]
+    # row T - column of the windows over the padded weights
+    return heavy_M, F.pad(head.weight_T, (T, 0)).unfold(0, T, 1)[T - heavy_M]

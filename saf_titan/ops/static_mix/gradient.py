@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from saf_titan.ops.certificate import ERROR_LIMIT
+from saf_titan.ops.convolution import fft_size
 from saf_titan.ops.pattern import PATHS, HeadFactors, StaticPattern, attention_rows
-from saf_titan.ops.static_mix.fft import fft_size, heavy_columns
+from saf_titan.ops.static_mix.fft import heavy_columns
 
 
 def pattern_gradient(dy_BTHD: Tensor, v_BTHD: Tensor, pattern: StaticPattern) -> tuple[Tensor, Tensor]:
@@ -35,8 +36,8 @@ def pattern_gradient(dy_BTHD: Tensor, v_BTHD: Tensor, pattern: StaticPattern) ->
 def _gradient_by_fft(dy_BTD: Tensor, v_BTD: Tensor, head: HeadFactors) -> tuple[Tensor, Tensor]:
     T = v_BTD.shape[1]
     size = fft_size(2 * T - 1)
-    heavy_M = head.heavy_M[head.heavy_M < T]
-    p_MT = heavy_columns(head, heavy_M)
+    heavy_M, windows_MT = heavy_columns(head)
+    p_MT = windows_MT * head.scale_T[heavy_M, None] * head.inv_z_T
     light_T = head.scale_T.index_fill(0, heavy_M, 0.0)
 
     weight_F = torch.fft.rfft(head.weight_T, size)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from saf_titan.ops.operators import define_gradient, define_operator
 from saf_titan.ops.packing import check_packing, document_bounds
 from saf_titan.ops.pattern import StaticPattern
 from saf_titan.ops.static_mix.band import mix_head_band
@@ -19,6 +20,7 @@ from saf_titan.ops.static_mix.fft import mix_head_fft
 from saf_titan.ops.static_mix.gradient import pattern_gradient
 from saf_titan.ops.static_mix.naive import mix_head_rows
 from saf_titan.ops.static_mix.planner import check_backend, explain
+from saf_titan.ops.static_mix.running_sum import mix_head_sum
 from saf_titan.ops.static_mix.toeplitz import mix_head_gemm
 from saf_titan.ops.tiles import shared_memory_limit, static_dtype, toeplitz_tiles
 
@@ -32,7 +34,7 @@ def static_mix(
     cu_seqlens: int tensor (N + 1,), the bounds 0 .. T of N documents packed into a batch of one; the pattern restarts
         at each, and T_fit limits the longest document instead of T.
     backend: "auto" (on a CPU the certified fast path of each head, see `explain`; on a GPU "triton"), "fft", "fft64",
-        "gemm", "band", "naive" or "triton".
+        "gemm", "band", "sum", "naive" or "triton".
     Returns (B, T, H, D), contiguous, in the dtype of v; gradient to v, and to the alpha and rho that the pattern was
     prepared from where they require grad.
 
@@ -64,23 +66,25 @@ def check_dtype(v_BTHD: Tensor) -> None:
         raise ValueError(f"v must be float32, bfloat16 or float16, but is {v_BTHD.dtype}")
 
 
-@torch.library.custom_op("saf_titan::static_mix", mutates_args=())
-def _static_mix(
+def _kernel(
     x_BTHD: Tensor,
     alpha_HT: Tensor,
     rho_HT: Tensor,
     scale_HT: Tensor,
     weight_HT: Tensor,
     inv_z_HT: Tensor,
+    spectra_H2N: Tensor,
     heavy_HM: Tensor,
-    far_HR: Tensor,
+    far_H2R: Tensor,
     reach_H: Tensor,
     error_HP: Tensor,
     cu_seqlens: Tensor | None,
     transpose: bool,
     backend: str,
 ) -> Tensor:
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, far_HR, reach_H, error_HP)
+    pattern = StaticPattern(
+        alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_H2R, reach_H, error_HP
+    )
     y_BTHD = torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
     for start, stop in document_bounds(x_BTHD.shape[1], cu_seqlens):
         pattern.check_length(stop - start)
@@ -115,25 +119,29 @@ def mix_heads(
     for s, (path, _) in enumerate(explain(pattern, T, backend)):
         x_BTD, y_BTD = x_BTHD[:, :, x_heads[s]], y_BTHD[:, :, y_heads[s]]
         if path == "fft":
-            mix_head_fft(x_BTD, y_BTD, pattern.head(s, T, torch.float32), transpose)
+            mix_head_fft(
+                x_BTD, y_BTD, pattern.head(s, T, torch.float32), pattern.spectra(s, T, torch.float32), transpose
+            )
         elif path == "fft64":
-            mix_head_fft(x_BTD, y_BTD, pattern.head(s, T, torch.float64), transpose)
+            mix_head_fft(
+                x_BTD, y_BTD, pattern.head(s, T, torch.float64), pattern.spectra(s, T, torch.float64), transpose
+            )
         elif path == "gemm":
             mix_head_gemm(x_BTD, y_BTD, pattern.head(s, T, torch.float32), transpose)
         elif path == "band":
             head = pattern.head(s, T, torch.float32)
-            mix_head_band(x_BTD, y_BTD, head, pattern.far_HR[s], pattern.T_fit, transpose)
+            mix_head_band(x_BTD, y_BTD, head, pattern.far_H2R[s], transpose)
+        elif path == "sum":
+            mix_head_sum(x_BTD, y_BTD, pattern.head(s, T, torch.float32), pattern.far_H2R[s], transpose)
         else:
             mix_head_rows(x_BTD, y_BTD, pattern.alpha_HT[s], pattern.rho_HT[s], transpose)
 
 
-@_static_mix.register_fake
-def _(x_BTHD: Tensor, *_: Any) -> Tensor:
+def _fake(x_BTHD: Tensor, *_: Any) -> Tensor:
     return torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
 
 
-@torch.library.custom_op("saf_titan::static_mix_pattern_grad", mutates_args=())
-def _pattern_grad(
+def _pattern_grad_kernel(
     dy_BTHD: Tensor,
     v_BTHD: Tensor,
     alpha_HT: Tensor,
@@ -141,21 +149,23 @@ def _pattern_grad(
     scale_HT: Tensor,
     weight_HT: Tensor,
     inv_z_HT: Tensor,
+    spectra_H2N: Tensor,
     heavy_HM: Tensor,
-    far_HR: Tensor,
+    far_H2R: Tensor,
     reach_H: Tensor,
     error_HP: Tensor,
     cu_seqlens: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    pattern = StaticPattern(alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, heavy_HM, far_HR, reach_H, error_HP)
+    pattern = StaticPattern(
+        alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_H2R, reach_H, error_HP
+    )
     documents = document_bounds(v_BTHD.shape[1], cu_seqlens)
     gradients = [pattern_gradient(dy_BTHD[:, a:b], v_BTHD[:, a:b], pattern) for a, b in documents]
     dalphas, drhos = zip(*gradients, strict=True)
     return torch.stack(dalphas).sum(0), torch.stack(drhos).sum(0)
 
 
-@_pattern_grad.register_fake
-def _(dy_BTHD: Tensor, v_BTHD: Tensor, alpha_HT: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _pattern_grad_fake(dy_BTHD: Tensor, v_BTHD: Tensor, alpha_HT: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     dalpha_HT = torch.empty(alpha_HT.shape, dtype=torch.float32, device=alpha_HT.device)
     return dalpha_HT, torch.empty_like(dalpha_HT)
 
@@ -179,4 +189,6 @@ def _backward(ctx: Any, dy_BTHD: Tensor) -> tuple[Any, ...]:
     return dx_BTHD, dalpha_HT, drho_HT, *(None for _ in pattern[2:]), None, None, None
 
 
-_static_mix.register_autograd(_backward, setup_context=_setup_context)
+define_operator("saf_titan::static_mix", _kernel, _fake)
+define_operator("saf_titan::static_mix_pattern_grad", _pattern_grad_kernel, _pattern_grad_fake)
+define_gradient("saf_titan::static_mix", _setup_context, _backward)

@@ -11,10 +11,12 @@ from saf_titan.ops.certificate import ERROR_LIMIT
 from saf_titan.ops.pattern import PATHS, StaticPattern
 
 BACKENDS = ("auto", *PATHS, "naive", "triton")
+# running sums are always fastest, but meant for patterns that they give exactly
+SUM_ERROR_LIMIT = 1e-6
 # from this length on the FFT is faster than dense products
 FFT_MIN_LENGTH = 512
 # from this length on a band and exponentials are faster than the FFT
-BAND_MIN_LENGTH = 16384
+BAND_MIN_LENGTH = 32768
 
 
 class Choice(NamedTuple):
@@ -48,6 +50,8 @@ def choose_path(errors: dict[str, float], T: int, backend: str = "auto") -> Choi
         return Choice(backend, "asked for")
     if not errors["gemm"] <= ERROR_LIMIT:
         return Choice("naive", f"weights span more than fp32 holds (certified error {errors['gemm']:.1e})")
+    if errors["sum"] <= SUM_ERROR_LIMIT:
+        return Choice("sum", f"weights do not depend on the lag, certified error {errors['sum']:.1e}")
     if T < FFT_MIN_LENGTH:
         return Choice("gemm", f"T={T} < {FFT_MIN_LENGTH}")
     if T >= BAND_MIN_LENGTH and errors["band"] <= ERROR_LIMIT:

@@ -9,6 +9,7 @@ import torch
 from saf_titan.analysis.report.event import pooled_pattern, read_events
 from saf_titan.analysis.report.run_log import read_run
 from saf_titan.ops.attention_stats import attention_stats
+from saf_titan.ops.pattern import attention_rows
 from saf_titan.saf.plan import StaticHead
 from tests.analysis.report.runs import write_frozen_run
 
@@ -97,3 +98,11 @@ def test_a_damaged_file_becomes_a_problem(tmp_path: Path, name: str, damage: str
     assert (event.plan is None) == (name == "plan")
     assert (event.calibration is None) == (name == "stats")
     assert event.scores() is None
+
+
+def test_a_dense_pattern_is_pooled_itself() -> None:
+    T = 40
+    head = static_head(torch.linspace(-2, 1, T), torch.zeros(T))
+    p_TT = attention_rows(head.alpha_T[None], head.rho_T[None], 0, T)[0]
+    dense = dataclasses.replace(static_head(torch.zeros(T), torch.zeros(T)), p_TT=p_TT)
+    torch.testing.assert_close(pooled_pattern(dense, 8), pooled_pattern(head, 8), rtol=1e-5, atol=1e-6)

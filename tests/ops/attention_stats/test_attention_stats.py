@@ -164,3 +164,31 @@ def test_probabilities_are_causal_and_normalised() -> None:
     p = attention_probs(*queries_and_keys(12))
     assert p.triu(1).abs().max() == 0
     torch.testing.assert_close(p.sum(-1), torch.ones(B, H, 12, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("num_threads", [2, 3])
+def test_numbers_do_not_depend_on_the_number_of_threads(num_threads: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k = torch.randn(2, 3, 300, 5, 16, generator=generator)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = attention_stats_blocked(q, k)
+        torch.set_num_threads(num_threads)
+        together = attention_stats_blocked(q, k)
+        assert torch.get_num_threads() == num_threads
+        with pytest.raises(ValueError, match="row_block"):
+            attention_stats_blocked(q, k, row_block=0)
+        assert torch.get_num_threads() == num_threads
+    finally:
+        torch.set_num_threads(before)
+    for name in (
+        "variance_H",
+        "kl_H",
+        "neg_entropy_H",
+        "column_mass_HT",
+        "diagonal_mass_HT",
+        "entropy_H",
+        "mean_map_HPP",
+    ):
+        assert torch.equal(getattr(alone, name), getattr(together, name)), name

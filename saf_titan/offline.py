@@ -1,0 +1,84 @@
+"""Calibrating a checkpoint in one process: its weights, its plan and held-out windows, without a trainer.
+
+What a freeze in training would measure at that step, by the same code: see ``Freezer.calibrate``.
+"""
+
+from __future__ import annotations
+
+# first: it must precede every other torchtitan module
+from saf_titan import compat  # isort: skip
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchtitan.config import TORCH_DTYPE_MAP
+from torchtitan.protocols.model_spec import ModelSpec
+
+from saf_titan.calibration_data import TokenBatch, calibration_loader, read_calibration_data
+from saf_titan.config import RunConfig
+from saf_titan.data.loader import ShardLoader
+from saf_titan.freezer import Freezer, freeze_schedule
+from saf_titan.models import model_spec
+from saf_titan.resume import model_identity, read_freeze, require_same_model
+from saf_titan.saf.calibration import Calibration
+from saf_titan.saf.capture import Progress
+from saf_titan.saf.checkpoint import load_weights
+
+
+def calibrate_checkpoint(run: RunConfig, checkpoint: Path, progress: Progress) -> Calibration:
+    """Statistics of the live heads of a checkpoint, and the scores of ``run.saf.selector``.
+
+    Computes in the precision of training, on the accelerator if there is one. Raises ValueError where the checkpoint
+    is not of the configured model, and for too little data.
+    """
+    # small mistakes come before the weights are read
+    if run.model.fuse_qkv:
+        raise ValueError(
+            "model.fuse_qkv = true: that attention hands nothing over; set it to false, for the same weights"
+        )
+    spec = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
+    loader = calibration_loader(ShardLoader.Config(path=run.data.path, vocab_size=run.shape.vocab_size), run)
+    saved = read_freeze(checkpoint)
+    if saved.model is not None:
+        require_same_model(saved.model, model_identity(run), source=str(checkpoint))
+    device = torch.device("cpu" if compat.is_cpu() else torch.accelerator.current_accelerator() or "cpu")
+    model = _load_model(spec, checkpoint, device, TORCH_DTYPE_MAP[run.training.mixed_precision_param])
+
+    def forward(batch: TokenBatch) -> Tensor:
+        logits_BTV: Tensor = model(batch[0]["input"].to(device))
+        return logits_BTV
+
+    def sequence_losses(batch: TokenBatch) -> Tensor:
+        logits_BTV, labels_BT = forward(batch), batch[1].to(device)
+        return F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, reduction="none").mean(1)
+
+    freezer = Freezer(
+        model,
+        # takes no step: it only owns the gradients of selectors that need some
+        torch.optim.SGD(model.parameters(), lr=0.0),
+        settings=run.saf,
+        schedule=freeze_schedule(run),
+        forward=forward,
+        sequence_losses=sequence_losses,
+        group=None,
+    )
+    if saved.plan is not None:
+        freezer.restore(saved.plan)
+    if saved.state is not None:
+        freezer.load_state(saved.state)
+    return freezer.calibrate(read_calibration_data(loader, run), progress)
+
+
+def _load_model(spec: ModelSpec, checkpoint: Path, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The model of a checkpoint, its weights in the precision in which training computes."""
+    with torch.device("meta"):
+        model = spec.model.build()
+    model.to_empty(device=device)
+    # buffers are not in a checkpoint
+    model.init_weights()
+    load_weights(checkpoint, model.state_dict())
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model

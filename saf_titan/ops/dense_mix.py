@@ -1,0 +1,103 @@
+"""Static heads with a dense pattern: y = P v with a T x T matrix for each head.
+
+For controls whose pattern no two vectors describe. O(T^2) memory and work a head; the upper triangle is neither read
+nor multiplied. The matrices are float32, and sums are float32 at least, whatever the dtype of the values.
+
+Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim, X batch times head dim.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saf_titan.ops.mixed_attention.heads import HeadNumbers, compact_kv_index, make_heads
+from saf_titan.ops.mixed_attention.split import causal_attention
+
+_ROWS = 256
+
+
+def dense_mix(v_BTHD: Tensor, p_HTT: Tensor) -> Tensor:
+    """y[i] = sum_{j<=i} P[i, j] v[j] for each head; (B, T, H, D) in the dtype of v, with a gradient to v alone.
+
+    p_HTT: as long as v or longer, of which the beginning is used. Raises ValueError for shapes that do not fit.
+    """
+    if v_BTHD.dim() != 4 or p_HTT.dim() != 3 or p_HTT.shape[1] != p_HTT.shape[2] or len(p_HTT) != v_BTHD.shape[2]:
+        raise ValueError(
+            f"v (batch, time, heads, head dim) and p (heads, T_fit, T_fit) do not fit: {tuple(v_BTHD.shape)} and "
+            f"{tuple(p_HTT.shape)}"
+        )
+    if p_HTT.shape[1] < v_BTHD.shape[1]:
+        raise ValueError(
+            f"sequence length T={v_BTHD.shape[1]} exceeds T_fit={p_HTT.shape[1]}, the length of the dense patterns; "
+            "use sequences of at most T_fit or freeze at a longer length"
+        )
+    return torch.ops.saf_titan.dense_mix(v_BTHD, p_HTT, False)
+
+
+def dense_mix_naive(v_BTHD: Tensor, p_HTT: Tensor) -> Tensor:
+    """The definition, in float64; differentiable. The oracle of `dense_mix`."""
+    T = v_BTHD.shape[1]
+    return torch.einsum("hij,bjhd->bihd", p_HTT[:, :T, :T].double().tril(), v_BTHD.double()).to(v_BTHD.dtype)
+
+
+def dense_attention(
+    q_BTUD: Tensor | None,
+    k_BTKD: Tensor | None,
+    v_BTKD: Tensor,
+    *,
+    live_heads: HeadNumbers,
+    static_heads: HeadNumbers,
+    p_STT: Tensor,
+    scale: float | None = None,
+) -> Tensor:
+    """`mixed_attention` with dense patterns: the same arguments and result, (B, T, H, D) in natural head order."""
+    heads = make_heads(live_heads, static_heads, v_BTKD.device)
+    num_live, num_kv = heads.live_U.shape[0], v_BTKD.shape[2]
+    group_H = torch.cat([heads.live_U, heads.static_S]) // (heads.num_heads // num_kv)
+    v_live, v_static = v_BTKD.index_select(2, group_H).split([num_live, heads.num_heads - num_live], dim=2)
+    y_BTHD = dense_mix(v_static, p_STT)
+    if q_BTUD is not None and k_BTKD is not None:
+        k_BTUD = k_BTKD.index_select(2, compact_kv_index(group_H[:num_live], num_kv, k_BTKD.shape[2]))
+        scale = v_BTKD.shape[-1] ** -0.5 if scale is None else scale
+        y_BTHD = torch.cat([causal_attention(q_BTUD, k_BTUD, v_live, scale), y_BTHD], dim=2)
+    return y_BTHD.index_select(2, heads.natural_order())
+
+
+@torch.library.custom_op("saf_titan::dense_mix", mutates_args=())
+def _dense_mix(x_BTHD: Tensor, p_HTT: Tensor, transpose: bool) -> Tensor:
+    """P x, or P^T x, in blocks of rows of the result."""
+    B, T, H, D = x_BTHD.shape
+    x_HTX = x_BTHD.permute(2, 1, 0, 3).reshape(H, T, B * D).to(torch.promote_types(x_BTHD.dtype, p_HTT.dtype))
+    p_HTT = p_HTT.to(x_HTX.dtype)
+    y_HTX = torch.empty_like(x_HTX)
+    for start in range(0, T, _ROWS):
+        rows = slice(start, min(start + _ROWS, T))
+        if transpose:
+            # keys from here on are not seen by earlier queries
+            tile = p_HTT[:, start:T, rows].tril().mT
+            y_HTX[:, rows] = tile @ x_HTX[:, start:]
+        else:
+            tile = p_HTT[:, rows, : rows.stop].tril(start)
+            y_HTX[:, rows] = tile @ x_HTX[:, : rows.stop]
+    return y_HTX.view(H, T, B, D).permute(2, 1, 0, 3).to(x_BTHD.dtype, memory_format=torch.contiguous_format, copy=True)
+
+
+@_dense_mix.register_fake
+def _(x_BTHD: Tensor, p_HTT: Tensor, transpose: bool) -> Tensor:
+    return torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
+    _, p_HTT, ctx.transpose = inputs
+    ctx.save_for_backward(p_HTT)
+
+
+def _backward(ctx: Any, dy_BTHD: Tensor) -> tuple[Tensor, None, None]:
+    (p_HTT,) = ctx.saved_tensors
+    return torch.ops.saf_titan.dense_mix(dy_BTHD, p_HTT, not ctx.transpose), None, None
+
+
+_dense_mix.register_autograd(_backward, setup_context=_setup_context)

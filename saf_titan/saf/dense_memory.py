@@ -1,0 +1,26 @@
+"""Contents that need a T x T matrix for each head, and how much memory may go into them. Imports no torch."""
+
+from __future__ import annotations
+
+DENSE_CONTENTS = ("dense_mean", "sharp", "gaussian", "dirichlet")
+"""Controls that no two vectors can describe; see `dense.py` for what they are."""
+
+_BYTES_A_CELL = 4
+_GIB = 1024**3
+
+
+def dense_bytes(num_heads: int, T: int) -> int:
+    """Bytes of `num_heads` matrices of T x T float32."""
+    return num_heads * T * T * _BYTES_A_CELL
+
+
+def dense_excess(content: str, num_heads: int, T: int, limit_gib: float) -> str | None:
+    """What is wrong with the memory that `num_heads` matrices of T x T float32 take; None if it is within the limit."""
+    needed = dense_bytes(num_heads, T)
+    if needed <= limit_gib * _GIB:
+        return None
+    return (
+        f"content {content} keeps a matrix for each static head: {num_heads} heads x {T} x {T} x {_BYTES_A_CELL} bytes "
+        f"= {needed:,} bytes ({needed / _GIB:.2f} GiB), and the limit is {limit_gib:g} GiB; lower the rate or the "
+        f"sequence length, raise saf.max_dense_gib, or use content mean, which needs two vectors a head"
+    )

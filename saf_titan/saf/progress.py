@@ -1,0 +1,28 @@
+"""Progress of a calibration in words, with the time that is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class TimedProgress:
+    """A `capture.Progress` that writes a line now and then: "calibration: forward 3/16, 40 s left"."""
+
+    def __init__(
+        self, write: Callable[[str], object], *, every: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """every: seconds between two lines, at least. The time left is that of the stage, at its pace so far."""
+        self._write, self._every, self._clock = write, every, clock
+        self._written = self._called = clock()
+        self._starts: dict[str, float] = {}
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        now = self._clock()
+        # a stage begins where the one before it was last heard of
+        start = self._starts.setdefault(stage, self._called)
+        self._called = now
+        if now - self._written >= self._every:
+            self._written = now
+            left = (now - start) / done * (total - done)
+            self._write(f"calibration: {stage} {done}/{total}, {left:.0f} s left")

@@ -1,0 +1,68 @@
+"""Weights that static heads no longer use stay exactly zero, however the model is sharded and a step computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from saf_titan.saf.checkpoint import model_tensors, read_checkpoint
+from tests.e2e.runs import train
+
+pytestmark = pytest.mark.distributed
+
+# two query heads a key head; a whole group becomes static in the first layer, half a group in the second
+MODEL = ("--model.num_kv_heads", "2", "--saf.selector", "list", "--saf.heads", '["L0H2","L0H3","L1H0"]')
+STEPS = ("--saf.step", "2", "--training.steps", "52", "--checkpoint.interval", "1000", "--validator.enable", "false")
+HEAD_DIM = 8
+STATIC = {
+    "layers.0.attention.qkv_linear.wq.weight": [2, 3],
+    "layers.0.attention.qkv_linear.wk.weight": [1],
+    "layers.0.attention.qkv_linear.wv.weight": [],
+    "layers.1.attention.qkv_linear.wq.weight": [0],
+    "layers.1.attention.qkv_linear.wk.weight": [],
+}
+"""Blocks of rows that are dead."""
+
+ONE_MICROBATCH = ("--training.global_batch_size", "-1")
+"""Otherwise gradients accumulate."""
+BFLOAT16 = ("--training.mixed_precision_param", "bfloat16")
+HSDP = ("--parallelism.data_parallel_replicate_degree", "2", "--parallelism.data_parallel_shard_degree", "2")
+DDP = (
+    *("--parallelism.data_parallel_replicate_degree", "2", "--parallelism.data_parallel_shard_degree", "1"),
+    *("--parallelism.spmd_backend", "partial_dtensor"),
+)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options"),
+    [
+        pytest.param(4, (), id="fsdp-4"),
+        pytest.param(4, HSDP, id="hsdp-2x2"),
+        pytest.param(2, DDP, id="ddp-2"),
+        pytest.param(2, ("--activation_checkpoint.mode", "full", *ONE_MICROBATCH), id="full-ac"),
+        pytest.param(2, ("--activation_checkpoint.mode", "selective", *BFLOAT16), id="selective-ac-bfloat16"),
+        pytest.param(2, ("--compile.enable", "true"), id="compile"),
+        pytest.param(2, ("--optimizer.name", "SGD", "--optimizer.lr", "0.1"), id="sgd"),
+    ],
+)
+def test_dead_rows_and_moments_stay_zero_for_fifty_steps(
+    tmp_path: Path, corpus_overrides: tuple[str, ...], ranks: int, options: tuple[str, ...]
+) -> None:
+    # the rate is that of the listed heads; weight decay is on
+    run = train(tmp_path, *corpus_overrides, *MODEL, "--saf.rate", "0.375", *STEPS, *options, ranks=ranks)
+    losses = run.losses()
+    assert losses[52] < losses[3]
+    state = read_checkpoint(tmp_path / "checkpoint" / "step-52")
+    for name, dead in STATIC.items():
+        moments = [
+            value
+            for key, value in state["optimizer"].items()
+            if key.startswith(f"state.{name}.") and value.shape == state[name].shape
+        ]
+        assert len(moments) == (1 if "SGD" in options else 2)
+        for tensor in (model_tensors(state)[name], *moments):
+            largest = tensor.unflatten(0, (-1, HEAD_DIM)).abs().amax((1, 2))
+            is_dead = torch.tensor([block in dead for block in range(len(largest))])
+            assert torch.equal(largest == 0, is_dead), name
