@@ -23,9 +23,9 @@ def digest(*arrays: np.ndarray) -> str:
 @pytest.mark.parametrize(
     ("config", "golden"),
     [
-        ({"vocab_size": 256, "length": 64, "pairs": 8}, "1b743ec9ea797971"),
-        ({"vocab_size": 8192, "length": 512, "pairs": 64, "power_a": 1.0, "seed": 7}, "96836b3c501be917"),
-        ({"vocab_size": 64, "length": 48, "pairs": 16, "seed": 2**64 - 1}, "d5862c747d4af5bb"),
+        ({"vocab_size": 256, "length": 64, "pairs": 8}, "575de0f018a080e4"),
+        ({"vocab_size": 8192, "length": 512, "pairs": 64, "power_a": 1.0, "seed": 7}, "6457f0db4b2c7a29"),
+        ({"vocab_size": 64, "length": 48, "pairs": 16, "seed": 2**64 - 1}, "9817b07698d5bc40"),
     ],
 )
 @pytest.mark.parametrize("threads", [1, 2, 8])

@@ -8,6 +8,7 @@
 use super::fill::for_chunks;
 use super::random::RowRandom;
 use crate::error::{Error, Result};
+use crate::simd::{Kernel, Level, Simd};
 
 #[derive(Clone, Debug)]
 pub struct ClassTokens {
@@ -79,18 +80,16 @@ impl ClassTokens {
         threads: usize,
     ) -> Result<()> {
         self.check()?;
-        let length = self.length();
-        for_chunks((tokens, labels), (length, 1), first_row, threads, |start, tokens, labels| {
-            let mut random = RowRandom::new(b"class v1", seed);
-            for (row, (tokens, label)) in (start..).zip(tokens.chunks_exact_mut(length).zip(labels)) {
-                *label = self.write_row(row, &mut random, tokens) as i32;
-            }
+        let level = Level::choose()?;
+        for_chunks((tokens, labels), (self.length(), 1), first_row, threads, |first_row, tokens, labels| {
+            level.run(WriteRows { config: self, seed, first_row, tokens, labels });
         });
         Ok(())
     }
 
     /// Writes one row and returns its class.
-    fn write_row(&self, row: u64, random: &mut RowRandom, tokens: &mut [i32]) -> u32 {
+    #[inline(always)]
+    fn write_row<S: Simd>(&self, row: u64, random: &mut RowRandom<S>, tokens: &mut [i32]) -> u32 {
         random.seek(row);
         let class = match self.context {
             Context::Deterministic { .. } => (row % u64::from(self.classes)) as u32,
@@ -102,8 +101,17 @@ impl ClassTokens {
         query[0] = if self.shared_query { first_query } else { first_query + class } as i32;
         match self.context {
             Context::Iid { gamma, .. } => {
-                let draw = TwoKinds::new(gamma, (class * self.distinct, self.distinct), (first_common, self.common));
-                context.iter_mut().for_each(|token| *token = draw.token(random.next()));
+                let threshold = (gamma * f64::from(1u32 << 31)).round() as u32;
+                let (first_distinct, num_distinct, num_common) = (class * self.distinct, self.distinct, self.common);
+                random.fill_from_word_pairs(context, |tokens, kinds, types| {
+                    for ((token, kind), word) in tokens.iter_mut().zip(kinds).zip(types) {
+                        let is_distinct = kind >> 1 < threshold;
+                        let (first, count) =
+                            if is_distinct { (first_distinct, num_distinct) } else { (first_common, num_common) };
+                        // uniform up to 2^-32
+                        *token = (first + ((u64::from(*word) * u64::from(count)) >> 32) as u32) as i32;
+                    }
+                });
             }
             Context::Counts { distinct, .. } => {
                 let (of_class, of_none) = context.split_at_mut(distinct);
@@ -126,44 +134,24 @@ impl ClassTokens {
     }
 }
 
-/// One word to one token: below a threshold a distinct type, above it a common one, uniform inside
-/// each up to 2^-32.
-struct TwoKinds {
-    threshold: u64,
-    distinct: Kind,
-    common: Kind,
+struct WriteRows<'a> {
+    config: &'a ClassTokens,
+    seed: u64,
+    first_row: u64,
+    tokens: &'a mut [i32],
+    labels: &'a mut [i32],
 }
 
-#[derive(Clone, Copy)]
-struct Kind {
-    first: u32,
-    last: u32,
-    /// Types for each unit of the word, times 2^64.
-    scale: u64,
-}
+impl Kernel for WriteRows<'_> {
+    type Output = ();
 
-impl Kind {
-    fn new((first, count): (u32, u32), share: u64) -> Self {
-        let scale = (u128::from(count) << 64) / u128::from(share.max(1));
-        Self { first, last: first + count - 1, scale: scale.min(u128::from(u64::MAX)) as u64 }
-    }
-}
-
-impl TwoKinds {
-    fn new(gamma: f64, distinct: (u32, u32), common: (u32, u32)) -> Self {
-        let threshold = (gamma * (1u64 << 32) as f64).round() as u64;
-        let (distinct, common) = (Kind::new(distinct, threshold), Kind::new(common, (1 << 32) - threshold));
-        Self { threshold, distinct, common }
-    }
-
-    #[inline]
-    fn token(&self, word: u32) -> i32 {
-        let word = u64::from(word);
-        let is_distinct = word < self.threshold;
-        let kind = if is_distinct { self.distinct } else { self.common };
-        let offset = if is_distinct { word } else { word - self.threshold };
-        let index = ((u128::from(offset) * u128::from(kind.scale)) >> 64) as u32;
-        (kind.first + index).min(kind.last) as i32
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let mut random = RowRandom::new(simd, b"class v2", self.seed);
+        let rows = self.tokens.chunks_exact_mut(self.config.length()).zip(self.labels);
+        for (row, (tokens, label)) in (self.first_row..).zip(rows) {
+            *label = self.config.write_row(row, &mut random, tokens) as i32;
+        }
     }
 }
 

@@ -12,6 +12,7 @@
 use super::fill::for_chunks;
 use super::random::RowRandom;
 use crate::error::{Error, Result};
+use crate::simd::{Kernel, Level, Simd};
 
 /// Label of the positions that are not scored, as PyTorch's cross entropy ignores it.
 pub const IGNORE: i32 = -100;
@@ -73,33 +74,51 @@ impl Mqar {
         threads: usize,
     ) -> Result<()> {
         self.check()?;
+        let level = Level::choose()?;
         let places = QueryPlaces::new(self.length - 2 * self.pairs, self.power_a);
         let widths = (self.length, self.length);
-        for_chunks((inputs, labels), widths, first_row, threads, |start, inputs, labels| {
-            let mut writer = RowWriter::new(self, &places, seed);
-            let rows = inputs.chunks_exact_mut(self.length).zip(labels.chunks_exact_mut(self.length));
-            for (row, (inputs, labels)) in (start..).zip(rows) {
-                writer.write(row, inputs, labels);
-            }
+        for_chunks((inputs, labels), widths, first_row, threads, |first_row, inputs, labels| {
+            level.run(WriteRows { config: self, places: places.clone(), seed, first_row, inputs, labels });
         });
         Ok(())
     }
 }
 
-struct RowWriter<'a> {
+struct WriteRows<'a> {
+    config: &'a Mqar,
+    places: QueryPlaces,
+    seed: u64,
+    first_row: u64,
+    inputs: &'a mut [i32],
+    labels: &'a mut [i32],
+}
+
+impl Kernel for WriteRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { config, places, seed, first_row, inputs, labels } = self;
+        let random = RowRandom::new(simd, b"mqar v2 ", seed);
+        let ranges = config.ranges();
+        let mut writer = RowWriter { pairs: config.pairs, ranges, places, random, distinct: Distinct::default() };
+        let rows = inputs.chunks_exact_mut(config.length).zip(labels.chunks_exact_mut(config.length));
+        for (row, (inputs, labels)) in (first_row..).zip(rows) {
+            writer.write(row, inputs, labels);
+        }
+    }
+}
+
+struct RowWriter<S: Simd> {
     pairs: usize,
     ranges: Ranges,
-    places: &'a QueryPlaces,
-    random: RowRandom,
+    places: QueryPlaces,
+    random: RowRandom<S>,
     distinct: Distinct,
 }
 
-impl<'a> RowWriter<'a> {
-    fn new(config: &Mqar, places: &'a QueryPlaces, seed: u64) -> Self {
-        let random = RowRandom::new(b"mqar v1 ", seed);
-        Self { pairs: config.pairs, ranges: config.ranges(), places, random, distinct: Distinct::default() }
-    }
-
+impl<S: Simd> RowWriter<S> {
+    #[inline(always)]
     fn write(&mut self, row: u64, inputs: &mut [i32], labels: &mut [i32]) {
         let Self { pairs, ranges, places, random, distinct } = self;
         random.seek(row);
@@ -116,16 +135,11 @@ impl<'a> RowWriter<'a> {
         labels.fill(IGNORE);
         let labels = &mut labels[2 * *pairs..];
         for pair in context.chunks_exact(2) {
-            let place = loop {
-                // a label already there marks the place as taken
-                let place = places.draw(random.unit());
-                if labels[place] == IGNORE {
-                    break place;
-                }
-            };
+            let place = places.take(random);
             rest[place] = pair[0];
             labels[place] = pair[1];
         }
+        places.put_back();
     }
 }
 
@@ -139,7 +153,8 @@ struct Distinct {
 
 impl Distinct {
     /// `count` different numbers below `bound` in random order (Floyd's method, then a shuffle).
-    fn draw(&mut self, random: &mut RowRandom, bound: u32, count: usize) -> &[u32] {
+    #[inline(always)]
+    fn draw<S: Simd>(&mut self, random: &mut RowRandom<S>, bound: u32, count: usize) -> &[u32] {
         let Self { chosen, taken } = self;
         chosen.clear();
         taken.resize(taken.len().max(bound as usize / 64 + 1), 0);
@@ -160,43 +175,67 @@ impl Distinct {
     }
 }
 
-/// Draws from the power law over places by its cumulated weights, with a table of where to start.
+/// Draws different places with given weights: each with the share of its weight in what is left.
+#[derive(Clone)]
 struct QueryPlaces {
-    cumulated: Vec<f64>,
-    guide: Vec<u32>,
+    /// A binary heap of sums: node `i` is the sum of `2 i` and `2 i + 1`; the second half are the places.
+    /// Whole numbers, so that taking a weight out and putting it back leaves no trace.
+    sums: Vec<u64>,
+    taken: Vec<(usize, u64)>,
 }
 
 impl QueryPlaces {
     fn new(count: usize, power_a: f64) -> Self {
-        let weights = (0..count).map(|place| (place as f64 + 1.0).powf(power_a - 1.0));
-        let mut cumulated: Vec<f64> = weights
-            .scan(0.0, |sum, weight| {
-                *sum += weight;
-                Some(*sum)
-            })
-            .collect();
-        let total = cumulated.last().copied().unwrap_or(1.0);
-        cumulated.iter_mut().for_each(|sum| *sum /= total);
-        let num_guides = count.next_power_of_two();
-        let first = |guide: usize| cumulated.partition_point(|&sum| sum <= guide as f64 / num_guides as f64) as u32;
-        let guide = (0..num_guides).map(first).collect();
-        Self { cumulated, guide }
+        let weights: Vec<f64> = (0..count).map(|place| (place as f64 + 1.0).powf(power_a - 1.0)).collect();
+        // fine enough that rounding moves no share by more than 2^-50 or so
+        let unit = (1u64 << 60) as f64 / weights.iter().sum::<f64>();
+        let num_leaves = count.next_power_of_two();
+        let mut sums = vec![0; 2 * num_leaves];
+        for (sum, weight) in sums[num_leaves..].iter_mut().zip(weights) {
+            *sum = ((weight * unit) as u64).max(1);
+        }
+        for node in (1..num_leaves).rev() {
+            sums[node] = sums[2 * node] + sums[2 * node + 1];
+        }
+        Self { sums, taken: Vec::new() }
     }
 
-    /// The place whose interval of cumulated weight holds `unit`.
-    #[inline]
-    fn draw(&self, unit: f64) -> usize {
-        let mut place = self.guide[(unit * self.guide.len() as f64) as usize] as usize;
-        while place + 1 < self.cumulated.len() && self.cumulated[place] <= unit {
-            place += 1;
+    /// A place that has not been taken since the last `put_back`.
+    #[inline(always)]
+    fn take<S: Simd>(&mut self, random: &mut RowRandom<S>) -> usize {
+        let num_leaves = self.sums.len() / 2;
+        let mut left = random.below_u64(self.sums[1]);
+        let mut node = 1;
+        while node < num_leaves {
+            let sum = self.sums[2 * node];
+            let is_right = left >= sum;
+            left -= if is_right { sum } else { 0 };
+            node = 2 * node + usize::from(is_right);
+        }
+        let (place, weight) = (node - num_leaves, self.sums[node]);
+        self.taken.push((node, weight));
+        while node > 0 {
+            self.sums[node] -= weight;
+            node /= 2;
         }
         place
+    }
+
+    #[inline(always)]
+    fn put_back(&mut self) {
+        for (mut node, weight) in self.taken.drain(..) {
+            while node > 0 {
+                self.sums[node] += weight;
+                node /= 2;
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::Portable;
 
     fn config(vocab_size: u32, length: usize, pairs: usize, power_a: f64) -> Mqar {
         Mqar { vocab_size, length, pairs, power_a }
@@ -220,25 +259,65 @@ mod tests {
         assert_ne!(generate(&config, 4, 0, 700, 1).0, all.0);
     }
 
+    fn random() -> RowRandom<Portable> {
+        let mut random = RowRandom::new(Portable, b"test    ", 1);
+        random.seek(0);
+        random
+    }
+
     #[test]
     fn places_follow_the_power_law() {
-        let places = QueryPlaces::new(50, 0.01);
+        let mut places = QueryPlaces::new(50, 0.01);
+        let mut random = random();
         let total: f64 = (0..50).map(|g| (g as f64 + 1.0).powf(-0.99)).sum();
         let mut counts = [0u32; 50];
         let draws = 200_000;
-        for i in 0..draws {
-            counts[places.draw((i as f64 + 0.5) / draws as f64)] += 1;
+        for _ in 0..draws {
+            counts[places.take(&mut random)] += 1;
+            places.put_back();
         }
         for (g, &count) in counts.iter().enumerate() {
             let expected = (g as f64 + 1.0).powf(-0.99) / total;
-            assert!((count as f64 / draws as f64 - expected).abs() < 1e-4, "place {g}");
+            assert!((f64::from(count) / f64::from(draws) - expected).abs() < 0.003, "place {g}");
         }
     }
 
     #[test]
+    fn later_places_share_what_is_left() {
+        // drawing again until the place is free gives the same law: here by its formula
+        let weights: Vec<f64> = (0..5).map(|g| (g as f64 + 1.0).powf(-0.5)).collect();
+        let total: f64 = weights.iter().sum();
+        let mut places = QueryPlaces::new(5, 0.5);
+        let before = places.sums.clone();
+        let mut random = random();
+        let mut counts = [0u32; 25];
+        let draws = 200_000;
+        for _ in 0..draws {
+            let (first, second) = (places.take(&mut random), places.take(&mut random));
+            counts[5 * first + second] += 1;
+            places.put_back();
+        }
+        assert_eq!(places.sums, before);
+        for (pair, &count) in counts.iter().enumerate() {
+            let (first, second) = (pair / 5, pair % 5);
+            let expected = weights[first] / total * weights[second] / (total - weights[first]);
+            let expected = if first == second { 0.0 } else { expected };
+            assert!((f64::from(count) / f64::from(draws) - expected).abs() < 0.003, "{first}, {second}");
+        }
+    }
+
+    #[test]
+    fn all_places_can_be_taken() {
+        let mut places = QueryPlaces::new(7, 0.01);
+        let mut random = random();
+        let mut taken: Vec<usize> = (0..7).map(|_| places.take(&mut random)).collect();
+        taken.sort_unstable();
+        assert_eq!(taken, [0, 1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
     fn distinct_is_uniform_over_ordered_pairs() {
-        let mut random = RowRandom::new(b"test    ", 1);
-        random.seek(0);
+        let mut random = random();
         let mut counts = [0u32; 16];
         let mut distinct = Distinct::default();
         for _ in 0..24_000 {

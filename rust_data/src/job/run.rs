@@ -2,6 +2,7 @@
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
+use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::journal::{Journal, Position, Settings, JOURNAL};
@@ -33,10 +34,11 @@ impl Plan {
     fn digest(&self, sources: Vec<SourceInfo>) -> Result<Vec<SourceInfo>> {
         let mut used = Vec::new();
         for (index, mut info) in sources.into_iter().enumerate() {
-            if info.error.is_none() && !self.units.iter().any(|unit| unit.source == index) {
+            let was_opened = self.units.iter().any(|unit| unit.source == index);
+            if info.error.is_none() && !was_opened {
                 continue;
             }
-            if info.sha256.is_empty() && info.error.is_none() {
+            if info.sha256.is_empty() && was_opened {
                 info.sha256 = sha256_of_file(&self.sources[index].path)?;
             }
             used.push(info);
@@ -99,6 +101,7 @@ fn run_as<T: Id>(plan: Plan, options: &Options, model: &Arc<Model>, progress: &A
     Progress::add(&progress.total, total);
     let mut sink = Sink::<T>::new(options, model, &plan.sources, journal, progress)?;
     sink.checkpoint()?;
+    let (opened, to_digest) = channel();
     let job = Job {
         lanes: Lanes::new(start.unit, plan.units.len(), options.threads, options.waiting_bytes() as usize),
         sink: Mutex::new(sink),
@@ -108,14 +111,22 @@ fn run_as<T: Id>(plan: Plan, options: &Options, model: &Arc<Model>, progress: &A
         progress,
         start,
     };
-    std::thread::scope(|scope| {
-        for _ in 0..options.threads {
-            scope.spawn(|| {
-                if catch_unwind(AssertUnwindSafe(|| job.work())).is_err() {
-                    job.lanes.fail(Error::value("internal error in a worker thread"));
-                }
-            });
+    let guarded = |work: &dyn Fn()| {
+        if catch_unwind(AssertUnwindSafe(work)).is_err() {
+            job.lanes.fail(Error::value("internal error in a worker thread"));
         }
+    };
+    std::thread::scope(|scope| {
+        let guarded = &guarded;
+        let job = &job;
+        for _ in 0..options.threads {
+            let opened = opened.clone();
+            scope.spawn(move || guarded(&|| job.work(&opened)));
+        }
+        // the digests end when the last worker has dropped its sender
+        drop(opened);
+        let to_digest = Mutex::new(to_digest);
+        scope.spawn(move || guarded(&|| job.digest(&to_digest.lock().unwrap_or_else(PoisonError::into_inner))));
     });
     let sink = job.sink.into_inner().unwrap_or_else(PoisonError::into_inner);
     job.lanes.outcome()?;
@@ -222,23 +233,40 @@ struct Job<'a, T: Id> {
 
 impl<T: Id> Job<'_, T> {
     /// One thread: read a batch, encode it, hand it in, until nothing is left.
-    fn work(&self) {
+    fn work(&self, opened: &Sender<usize>) {
         let mut encoder = Encoder::new(self.model.clone());
         let mut batch = Batch::default();
         while let Some(mut ticket) = self.lanes.take() {
             if self.progress.is_cancelled() {
                 return self.lanes.fail(Error::Cancelled);
             }
-            if let Err(error) = self.read_and_encode(&mut ticket, &mut batch, &mut encoder) {
+            if let Err(error) = self.read_and_encode(&mut ticket, &mut batch, &mut encoder, opened) {
                 return self.lanes.fail(error);
             }
         }
     }
 
-    fn read_and_encode(&self, ticket: &mut Ticket, batch: &mut Batch, encoder: &mut Encoder<T>) -> Result<()> {
+    /// Takes the digest of each file that has been opened, beside the workers: one of them would keep the
+    /// others waiting for the first rows.
+    fn digest(&self, opened: &Receiver<usize>) {
+        for source in opened {
+            match sha256_of_file(&self.plan.sources[source].path) {
+                Ok(sha256) => self.sink().set_digest(source, sha256),
+                Err(error) => return self.lanes.fail(error),
+            }
+        }
+    }
+
+    fn read_and_encode(
+        &self,
+        ticket: &mut Ticket,
+        batch: &mut Batch,
+        encoder: &mut Encoder<T>,
+        opened: &Sender<usize>,
+    ) -> Result<()> {
         let mut reader = match ticket.reader.take() {
             Some(reader) => reader,
-            None => self.open(ticket.unit)?,
+            None => self.open(ticket.unit, opened)?,
         };
         batch.clear();
         let before = reader.progress();
@@ -261,13 +289,12 @@ impl<T: Id> Job<'_, T> {
         self.sink.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self, index: usize) -> Result<Box<dyn Rows>> {
+    fn open(&self, index: usize, opened: &Sender<usize>) -> Result<Box<dyn Rows>> {
         let unit = &self.plan.units[index];
         let source = &self.plan.sources[unit.source];
         if unit.first_row == 0 {
-            // reading the file once through also warms the page cache for the row groups to come
-            let sha256 = sha256_of_file(&source.path)?;
-            self.sink().set_digest(unit.source, sha256);
+            // where nobody listens any more, the job has failed
+            let _ = opened.send(unit.source);
         }
         let skip = if index == self.start.unit { self.start.row.saturating_sub(unit.first_row) } else { 0 };
         unit.open(source, &self.options.column, self.options.max_line_bytes(), skip)

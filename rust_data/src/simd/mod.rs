@@ -11,7 +11,7 @@ mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use portable::Portable;
+pub use portable::Portable;
 
 use crate::error::{Error, Result};
 
