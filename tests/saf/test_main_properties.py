@@ -136,8 +136,14 @@ def test_an_output_that_cannot_be_written_is_one_line(
 
 @pytest.mark.parametrize("command", GOOD)
 def test_words_at_random(
-    command: str, good: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str,
+    good: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # a word may become the name of an output
+    monkeypatch.chdir(tmp_path)
     rng = random.Random(command)
     for trial in range(60):
         words = [w.format(**good, out=tmp_path / f"out{trial}") for w in GOOD[command]]
