@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,32 +23,22 @@ from saf_titan.calibration_data import Batch, CalibrationData
 from saf_titan.config import RunConfig
 from saf_titan.config.own_sections import SafSection
 from saf_titan.head_count import head_count
-from saf_titan.layers.attention import SAFAttention
+from saf_titan.measurement import Measurement, logged_progress
 from saf_titan.saf import container
-from saf_titan.saf.calibrate import calibrate
 from saf_titan.saf.calibration import Calibration
 from saf_titan.saf.capture import Progress
-from saf_titan.saf.compensate import compensated_values
 from saf_titan.saf.contents import COMPACT_CONTENTS
-from saf_titan.saf.dense import DensePatterns, dense_patterns
 from saf_titan.saf.event import make_plan
-from saf_titan.saf.gate_taylor import gate_taylor_scores
 from saf_titan.saf.gradient_ema import GradientEMA
 from saf_titan.saf.install import Overwritten, install, replace_value_rows, zero_unused_weights
-from saf_titan.saf.output_scores import output_scores
 from saf_titan.saf.pattern_training import PatternTraining
 from saf_titan.saf.plan import StaticPlan
-from saf_titan.saf.progress import TimedProgress
 from saf_titan.saf.schedule import FixedSchedule, LossBudget, LossBudgetSchedule, Schedule, ramp
-from saf_titan.saf.select import Head, parse_heads
+from saf_titan.saf.select import parse_heads
 
 logger = logging.getLogger()
 
-OUTPUT_SELECTORS = ("output_rms", "redundancy", "block_influence", "output_error")
-"""Selectors that need values and output weights: one more forward a batch."""
-
 _STATE, _STATE_VERSION = "freeze_state", 1
-_PROGRESS_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -79,16 +69,11 @@ class Freezer(Generic[Batch]):
         sequence_losses: Callable[[Batch], Tensor],
         group: dist.ProcessGroup | None,
     ) -> None:
-        """
-        Args:
-            forward: one forward of a batch, a collective under FSDP.
-            sequence_losses: mean loss per token of each sequence of a batch, with a graph where gradients are on.
-            group: ranks that read different data; None for a single process.
-        """
-        self._model, self._optimizer, self._group = model, optimizer, group
+        """The arguments that are not the optimizer or the schedule are those of :class:`Measurement`."""
+        self._measurement = Measurement(model, settings, forward=forward, sequence_losses=sequence_losses, group=group)
+        self.attentions = self._measurement.attentions
+        self._optimizer, self._group = optimizer, group
         self._settings, self._schedule = settings, schedule
-        self._forward, self._sequence_losses = forward, sequence_losses
-        self.attentions = [module for module in model.modules() if isinstance(module, SAFAttention)]
         self._plan: StaticPlan | None = None
         self._pattern_training: PatternTraining | None = None
         if settings.enable and settings.pattern_lr:
@@ -146,7 +131,7 @@ class Freezer(Generic[Batch]):
         settings = self._settings
         seconds: dict[str, float] = {}
         with _timed(seconds, "calibrate"):
-            calibration = self.calibrate(data, _progress())
+            calibration = self.calibrate(data, logged_progress())
         with _timed(seconds, "fit"):
             plan = make_plan(
                 calibration,
@@ -163,19 +148,19 @@ class Freezer(Generic[Batch]):
                 seed=settings.seed,
                 heads=parse_heads(",".join(settings.heads)),
                 base_plan=self.plan,
-                dense=partial(self._dense_patterns, data.batches),
+                dense=partial(self._measurement.dense_patterns, data.batches),
                 max_dense_gib=settings.max_dense_gib,
             )
             self._require_agreement(plan)
-            value_rows = self._compensated_values(plan, data.batches)
-        before = self._held_out_loss(data.batches) if self._schedule.measures else None
+            value_rows = self._measurement.compensated_values(plan, data.batches)
+        before = self._measurement.held_out_loss(data.batches) if self._schedule.measures else None
         with _timed(seconds, "install"):
             install(self.attentions, plan)
             changed = [zero_unused_weights(self.attentions, plan, self._optimizer.state)]
             changed += self._keep_if_better(value_rows, data.batches[-1])
         losses = None
         if before is not None:
-            losses = before, self._held_out_loss(data.batches)
+            losses = before, self._measurement.held_out_loss(data.batches)
             if not self._schedule.judge(step, *losses):
                 for overwritten in reversed(changed):
                     overwritten.restore()
@@ -188,19 +173,8 @@ class Freezer(Generic[Batch]):
         return FreezeResult(plan, calibration, accepted=True, losses=losses, seconds=seconds)
 
     def calibrate(self, data: CalibrationData[Batch], progress: Progress) -> Calibration:
-        """Statistics of the live heads and the selector's own scores; changes nothing. Every rank must call it."""
-        with self._measuring():
-            calibration = calibrate(
-                self.attentions,
-                data.batches,
-                self._forward,
-                group=self._group,
-                positions=data.positions,
-                seed=data.seed,
-                source=data.source,
-                progress=progress,
-            )
-            return self._with_extra_scores(calibration, data.batches)
+        """What a freeze would be decided on; changes nothing. Every rank must call it."""
+        return self._measurement.calibrate(data, self._gradient, progress)
 
     def state(self) -> bytes | None:
         """What must survive a restart beside the plan; None if nothing must."""
@@ -236,52 +210,13 @@ class Freezer(Generic[Batch]):
             if attention.static_heads
         )
 
-    def _with_extra_scores(self, calibration: Calibration, batches: Sequence[Batch]) -> Calibration:
-        if self._settings.selector in OUTPUT_SELECTORS:
-            blocks = list(self._model.get_submodule("layers").children())
-            scores = output_scores(blocks, self.attentions, batches, self._forward, calibration, group=self._group)
-            calibration = calibration.with_scores(**scores)
-        if self._settings.selector == "gate_taylor":
-            with torch.enable_grad():
-                score_LH = gate_taylor_scores(self.attentions, batches, self._sequence_losses, group=self._group)
-            self._optimizer.zero_grad()
-            calibration = calibration.with_scores(gate_taylor=score_LH)
-        if self._gradient is not None:
-            calibration = calibration.with_scores(qk_gradient=self._gradient.scores(calibration.live_LH))
-        return calibration
-
-    def _dense_patterns(self, batches: Sequence[Batch], heads: Sequence[Head], content: str) -> DensePatterns:
-        with self._measuring():
-            return dense_patterns(
-                self.attentions,
-                batches,
-                self._forward,
-                heads,
-                content,
-                seed=self._settings.seed,
-                group=self._group,
-                progress=_progress(),
-            )
-
-    def _compensated_values(self, plan: StaticPlan, batches: Sequence[Batch]) -> dict[tuple[int, int], Tensor] | None:
-        """Value rows that make up for the plan's patterns, solved on all batches but the last."""
-        if not self._settings.compensate:
-            return None
-        if len(batches) < 2:
-            raise ValueError(
-                "saf.compensate needs two calibration batches a rank, one of them to measure on: lower "
-                "saf.calibration_batch_size or raise saf.calibration_sequences"
-            )
-        with self._measuring():
-            return compensated_values(self.attentions, batches[:-1], self._forward, plan, group=self._group)
-
     def _keep_if_better(self, value_rows: dict[tuple[int, int], Tensor] | None, batch: Batch) -> list[Overwritten]:
         """Write value rows where the loss on a batch falls by it; what they replaced, for an undo."""
         if value_rows is None:
             return []
-        before = self._held_out_loss([batch])
+        before = self._measurement.held_out_loss([batch])
         overwritten = replace_value_rows(self.attentions, value_rows)
-        after = self._held_out_loss([batch])
+        after = self._measurement.held_out_loss([batch])
         logger.info("Compensated values: loss %.4f -> %.4f", before, after)
         if after < before:
             return [overwritten]
@@ -311,15 +246,6 @@ class Freezer(Generic[Batch]):
             [(gradient(a.qkv_linear.wq), gradient(a.qkv_linear.wk), a.n_kv_heads) for a in self.attentions]
         )
 
-    def _held_out_loss(self, batches: Sequence[Batch]) -> float:
-        """Mean loss over the calibration sequences of all ranks."""
-        with self._measuring():
-            total = torch.cat([self._sequence_losses(batch).double() for batch in batches]).mean()
-        if self._group is not None:
-            dist.all_reduce(total, group=self._group)
-            total /= dist.get_world_size(self._group)
-        return total.item()
-
     def _require_agreement(self, plan: StaticPlan) -> None:
         if not dist.is_initialized():
             return
@@ -327,16 +253,6 @@ class Freezer(Generic[Batch]):
         dist.all_gather_object(digests, plan.digest)
         if len(set(digests)) > 1:
             raise RuntimeError(f"ranks derived different plans, digests {digests}; nothing was installed")
-
-    @contextmanager
-    def _measuring(self) -> Iterator[None]:
-        """Evaluation without gradients and without compiling anything for it."""
-        self._model.eval()
-        try:
-            with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-                yield
-        finally:
-            self._model.train()
 
 
 def freeze_schedule(run: RunConfig) -> Schedule:
@@ -356,10 +272,6 @@ def freeze_schedule(run: RunConfig) -> Schedule:
             )
         )
     return FixedSchedule([(start, saf.rate)])
-
-
-def _progress() -> TimedProgress:
-    return TimedProgress(logger.info, every=_PROGRESS_SECONDS)
 
 
 @contextmanager

@@ -1,23 +1,13 @@
 """Combinations of values that cannot make a run, found by arithmetic before anything is built."""
 
-import re
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from saf_titan.config.errors import ConfigError, Problem, nearest
+from saf_titan.config.errors import Conflict, nearest
+from saf_titan.config.freeze_checks import freeze_step_conflicts, frozen_head_conflicts
 from saf_titan.config.host_sections import CheckpointSection
-from saf_titan.config.own_sections import CircuitsSection, ModelSection, SafSection
+from saf_titan.config.own_sections import CircuitsSection, ModelSection
 from saf_titan.config.schema import RunConfig
 from saf_titan.config.shapes import SHAPES
-from saf_titan.head_count import head_count
-from saf_titan.saf.dense_memory import DENSE_CONTENTS, dense_excess
-
-
-class Conflict(NamedTuple):
-    """Values that exclude each other; the first key is the one to blame."""
-
-    keys: tuple[str, ...]
-    message: str
 
 
 def conflicts(config: RunConfig, given: frozenset[str]) -> Iterator[Conflict]:
@@ -28,7 +18,7 @@ def conflicts(config: RunConfig, given: frozenset[str]) -> Iterator[Conflict]:
     if config.saf.step and {"saf.step", "saf.fraction"} <= given:
         yield Conflict(("saf.step", "saf.fraction"), "excludes saf.fraction; give one of the two")
     elif config.saf.enable:
-        yield from _freeze_step(config)
+        yield from freeze_step_conflicts(config)
     flavors = SHAPES[config.model.family]
     if config.model.flavor not in flavors:
         match = nearest(config.model.flavor, flavors)
@@ -42,7 +32,7 @@ def conflicts(config: RunConfig, given: frozenset[str]) -> Iterator[Conflict]:
     yield from _circuits(config)
     yield from _parallelism(config)
     if config.saf.enable:
-        yield from _frozen_heads(config)
+        yield from frozen_head_conflicts(config)
 
 
 def _model(config: RunConfig) -> Iterator[Conflict]:
@@ -209,173 +199,3 @@ def _checkpoint(config: RunConfig) -> Iterator[Conflict]:
                 (f"checkpoint.{name}", "checkpoint.enable"),
                 "has no effect while checkpoint.enable = false, which loads nothing",
             )
-
-
-def _freeze_step(config: RunConfig) -> Iterator[Conflict]:
-    saf, steps = config.saf, config.training.steps
-    if not 1 <= config.freeze_step < steps:
-        key = "saf.step" if saf.step else "saf.fraction"
-        yield Conflict(
-            (key, "training.steps"),
-            f"would freeze after step {config.freeze_step} of {steps}; it must be after step 1 at the earliest "
-            f"and after step {steps - 1} at the latest",
-        )
-
-
-def _frozen_heads(config: RunConfig) -> Iterator[Conflict]:
-    saf, shape = config.saf, config.shape
-    if config.model.fuse_qkv:
-        yield Conflict(
-            ("saf.enable", "model.fuse_qkv"),
-            "needs attention that can hold static heads, which a fused wqkv cannot; set model.fuse_qkv = false",
-        )
-    if saf.compensate and shape.num_kv_heads < shape.num_heads:
-        yield Conflict(
-            ("saf.compensate", "model.flavor"),
-            f"solves for the values of one head, and here {shape.num_heads // shape.num_kv_heads} heads share theirs",
-        )
-    yield from _freeze_schedule(config)
-    outside = [layer for layer in saf.exclude_layers if not 0 <= layer < shape.num_layers]
-    if outside:
-        yield Conflict(
-            ("saf.exclude_layers", "model.flavor", "model.num_layers"),
-            f"names layer {outside[0]}; the layers of the model are 0 to {shape.num_layers - 1}",
-        )
-        return
-    total = shape.num_layers * shape.num_heads
-    open_layers = shape.num_layers - len(set(saf.exclude_layers))
-    available = open_layers * min(saf.max_per_layer or shape.num_heads, shape.num_heads)
-    wanted = head_count(total, saf.rate, saf.rounding)
-    if wanted == 0:
-        yield Conflict(
-            ("saf.rate", "saf.enable"),
-            f"means none of the {total} heads; raise it, or set saf.enable = false",
-        )
-    yield from _listed_heads(config, wanted)
-    if wanted > available and saf.on_shortfall == "error":
-        yield Conflict(
-            ("saf.rate", "saf.exclude_layers", "saf.max_per_layer", "model.flavor"),
-            f"asks for {wanted} of {total} heads, and saf.exclude_layers and saf.max_per_layer leave {available}; "
-            'lower the rate, or set saf.on_shortfall = "warn"',
-        )
-
-
-def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
-    saf, shape = config.saf, config.shape
-    total = shape.num_layers * shape.num_heads
-    if saf.schedule == "loss_budget" and head_count(total, saf.increment, saf.rounding) == 0:
-        yield Conflict(("saf.increment",), f"means none of the {total} heads; raise it to {1 / total:g} or more")
-    if saf.schedule == "ramp" and config.freeze_step + saf.ramp_steps >= config.training.steps:
-        yield Conflict(
-            ("saf.ramp_steps", "saf.step", "saf.fraction", "training.steps"),
-            f"would end the ramp at step {config.freeze_step + saf.ramp_steps} of {config.training.steps}; it must end "
-            "before the last step",
-        )
-    for name, value in (("pattern_lr", saf.pattern_lr), ("compensate", saf.compensate)):
-        if value and saf.content in ("prune", *DENSE_CONTENTS):
-            yield Conflict(
-                (f"saf.{name}", "saf.content"),
-                f'needs patterns of two vectors a head, which saf.content = "{saf.content}" has not',
-            )
-    if saf.content in DENSE_CONTENTS:
-        num_static = head_count(total, saf.rate, saf.rounding)
-        excess = dense_excess(saf.content, num_static, config.training.seq_len, saf.max_dense_gib)
-        if excess:
-            yield Conflict(("saf.content", "saf.max_dense_gib", "saf.rate", "training.seq_len"), excess)
-    if saf.max_fit_kl != SafSection().max_fit_kl and saf.content == "prune":
-        yield Conflict(
-            ("saf.max_fit_kl", "saf.content"), 'has no effect on saf.content = "prune", which fits no pattern'
-        )
-    if saf.pattern_lr and config.training.cuda_graphs:
-        yield Conflict(
-            ("saf.pattern_lr", "training.cuda_graphs"),
-            "changes patterns at every step, which a captured graph does not see; set training.cuda_graphs = false",
-        )
-
-
-def _listed_heads(config: RunConfig, wanted: int) -> Iterator[Conflict]:
-    saf, shape = config.saf, config.shape
-    if (saf.selector == "list") != bool(saf.heads):
-        yield Conflict(("saf.heads", "saf.selector"), 'and saf.selector = "list" belong together; give both or neither')
-        return
-    for name in saf.heads:
-        match = re.fullmatch(r"L(\d+)H(\d+)", name)
-        if match is None or int(match[1]) >= shape.num_layers or int(match[2]) >= shape.num_heads:
-            yield Conflict(
-                ("saf.heads",),
-                f'holds "{name}", which is no head of the model: write L<layer>H<head>, with layers 0 to '
-                f"{shape.num_layers - 1} and heads 0 to {shape.num_heads - 1}",
-            )
-            return
-        if int(match[1]) in saf.exclude_layers:
-            yield Conflict(
-                ("saf.heads", "saf.exclude_layers"), f'holds "{name}", whose layer saf.exclude_layers excludes'
-            )
-    if len(set(saf.heads)) < len(saf.heads):
-        yield Conflict(("saf.heads",), "holds a head twice")
-    elif saf.heads and len(saf.heads) != wanted:
-        yield Conflict(
-            ("saf.heads", "saf.rate"),
-            f"holds {len(saf.heads)} heads, and saf.rate = {saf.rate:g} asks for {wanted}; make them agree",
-        )
-    if saf.heads and saf.schedule != "once":
-        yield Conflict(("saf.heads", "saf.schedule"), 'is for one freeze; set saf.schedule = "once"')
-
-
-def check_world_size(config: RunConfig, world_size: int) -> None:
-    """Raise `ConfigError` unless the run can be shared by `world_size` ranks."""
-    degrees = config.parallelism
-    others = (
-        degrees.data_parallel_replicate_degree
-        * degrees.tensor_parallel_degree
-        * degrees.pipeline_parallel_degree
-        * degrees.context_parallel_degree
-    )
-    shard = degrees.data_parallel_shard_degree
-    ranks = f"{world_size} rank" + ("s" if world_size > 1 else "")
-    if shard == -1 and world_size % others:
-        raise _world_error(
-            "parallelism.data_parallel_shard_degree", shard, f"{ranks} cannot be divided by the other degrees' {others}"
-        )
-    if shard > 0 and shard * others != world_size:
-        raise _world_error(
-            "parallelism.data_parallel_shard_degree",
-            shard,
-            f"the degrees need {shard * others} ranks, and there are {world_size}",
-        )
-    data_parallel = world_size // (
-        degrees.tensor_parallel_degree * degrees.pipeline_parallel_degree * degrees.context_parallel_degree
-    )
-    per_round = config.training.local_batch_size * data_parallel
-    size = config.training.global_batch_size
-    if size > 0 and size % per_round:
-        raise _world_error(
-            "training.global_batch_size",
-            size,
-            f"must be a multiple of training.local_batch_size x data-parallel ranks = "
-            f"{config.training.local_batch_size} x {data_parallel} = {per_round}",
-        )
-    if config.saf.enable:
-        _check_calibration(config, data_parallel)
-
-
-def _check_calibration(config: RunConfig, data_parallel: int) -> None:
-    saf = config.saf
-    share, rest = divmod(saf.calibration_sequences, data_parallel)
-    if rest:
-        raise _world_error(
-            "saf.calibration_sequences",
-            saf.calibration_sequences,
-            f"cannot be shared by {data_parallel} data-parallel ranks; choose a multiple of {data_parallel}",
-        )
-    if saf.compensate and share <= config.calibration_batch_size:
-        raise _world_error(
-            "saf.calibration_batch_size",
-            config.calibration_batch_size,
-            f"makes one batch of a rank's {share} calibration sequences, and saf.compensate needs a second one to "
-            "measure on; lower it, or raise saf.calibration_sequences",
-        )
-
-
-def _world_error(key: str, value: int, message: str) -> ConfigError:
-    return ConfigError([Problem("", key, str(value), message)])

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 COMMAND_LINE = "command line"
 
@@ -25,6 +26,13 @@ class Problem:
         place = f"[{section}] {name}" if section else name
         shown = f"{place} = {self.value}" if self.value else place
         return _printable(": ".join(part for part in (self.source, shown, self.message) if part))
+
+
+class Conflict(NamedTuple):
+    """Values that exclude each other; the first key is the one to blame."""
+
+    keys: tuple[str, ...]
+    message: str
 
 
 class ConfigError(ValueError):

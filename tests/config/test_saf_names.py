@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from saf_titan.config.own_sections import SafSection
-from saf_titan.freezer import OUTPUT_SELECTORS
 from saf_titan.head_count import Rounding
+from saf_titan.measurement import OUTPUT_SELECTORS
 from saf_titan.saf.contents import CONTENTS
 from saf_titan.saf.dense import DensePatterns
 from saf_titan.saf.event import make_plan

@@ -1,0 +1,63 @@
+"""Whether a run can be shared by the ranks it was started on."""
+
+from saf_titan.config.errors import ConfigError, Problem
+from saf_titan.config.schema import RunConfig
+
+
+def check_world_size(config: RunConfig, world_size: int) -> None:
+    """Raise `ConfigError` unless the run can be shared by `world_size` ranks."""
+    degrees = config.parallelism
+    others = (
+        degrees.data_parallel_replicate_degree
+        * degrees.tensor_parallel_degree
+        * degrees.pipeline_parallel_degree
+        * degrees.context_parallel_degree
+    )
+    shard = degrees.data_parallel_shard_degree
+    ranks = f"{world_size} rank" + ("s" if world_size > 1 else "")
+    if shard == -1 and world_size % others:
+        raise _world_error(
+            "parallelism.data_parallel_shard_degree", shard, f"{ranks} cannot be divided by the other degrees' {others}"
+        )
+    if shard > 0 and shard * others != world_size:
+        raise _world_error(
+            "parallelism.data_parallel_shard_degree",
+            shard,
+            f"the degrees need {shard * others} ranks, and there are {world_size}",
+        )
+    data_parallel = world_size // (
+        degrees.tensor_parallel_degree * degrees.pipeline_parallel_degree * degrees.context_parallel_degree
+    )
+    per_round = config.training.local_batch_size * data_parallel
+    size = config.training.global_batch_size
+    if size > 0 and size % per_round:
+        raise _world_error(
+            "training.global_batch_size",
+            size,
+            f"must be a multiple of training.local_batch_size x data-parallel ranks = "
+            f"{config.training.local_batch_size} x {data_parallel} = {per_round}",
+        )
+    if config.saf.enable:
+        _check_calibration(config, data_parallel)
+
+
+def _check_calibration(config: RunConfig, data_parallel: int) -> None:
+    saf = config.saf
+    share, rest = divmod(saf.calibration_sequences, data_parallel)
+    if rest:
+        raise _world_error(
+            "saf.calibration_sequences",
+            saf.calibration_sequences,
+            f"cannot be shared by {data_parallel} data-parallel ranks; choose a multiple of {data_parallel}",
+        )
+    if saf.compensate and share <= config.calibration_batch_size:
+        raise _world_error(
+            "saf.calibration_batch_size",
+            config.calibration_batch_size,
+            f"makes one batch of a rank's {share} calibration sequences, and saf.compensate needs a second one to "
+            "measure on; lower it, or raise saf.calibration_sequences",
+        )
+
+
+def _world_error(key: str, value: int, message: str) -> ConfigError:
+    return ConfigError([Problem("", key, str(value), message)])
