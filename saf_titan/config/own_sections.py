@@ -98,9 +98,10 @@ class SafSection:
     ramp_steps: Annotated[int, POSITIVE] = 500
     """ramp: steps from the freeze step to the full rate."""
     increment: Annotated[float, Range(above=0, high=1)] = 0.02
-    """loss_budget: share of all heads that a freeze adds; halved after one that was undone."""
+    """loss_budget: share of all heads that a freeze adds, at least one head; halved after one that was undone."""
     loss_budget: Annotated[float, Range(above=0)] = 0.01
-    """loss_budget: sum of the relative rises of the held-out loss over all freezes that stay (0.01: 1 %)."""
+    """loss_budget: sum of the relative rises of the loss on the calibration sequences over all freezes that stay (0.01:
+    1 %)."""
     max_failures: Annotated[int, POSITIVE] = 3
     """loss_budget: freezes that may be undone before no more are tried."""
     selector: Literal[

@@ -29,7 +29,14 @@ from saf_titan.config.convert import Mismatch, convert, describe, field_types, t
 from saf_titan.config.own_sections import SafSection
 from saf_titan.config.ranges import NOT_NEGATIVE, POSITIVE
 from saf_titan.saf.calibration import Calibration
-from saf_titan.saf.checkpoint import apply_plan, export_compact, read_checkpoint, restore_full, write_checkpoint
+from saf_titan.saf.checkpoint import (
+    apply_plan,
+    export_compact,
+    read_checkpoint,
+    require_complete,
+    restore_full,
+    write_checkpoint,
+)
 from saf_titan.saf.event import make_plan
 from saf_titan.saf.explain import explain
 from saf_titan.saf.fit import fit_compact
@@ -44,12 +51,14 @@ def calibrate(args: argparse.Namespace) -> int:
     from saf_titan.offline import calibrate_checkpoint
     from saf_titan.saf.progress import TimedProgress
 
-    given = {"data.path": args.data, "saf.calibration_sequences": args.sequences, "saf.selector": args.selector}
+    # a wrong folder is a wrong folder, not a folder without a configuration
+    require_complete(args.checkpoint)
+    given = {"data.path": args.data, "saf.calibration_sequences": args.sequences}
     overrides = [f"--{key}={value}" for key, value in given.items() if value is not None]
     # <run>/config.toml of <run>/checkpoint/step-N
-    run = load_config(args.config or args.checkpoint.resolve().parents[1] / "config.toml", overrides)
+    run = load_config(args.config or args.checkpoint.resolve().parent.parent / "config.toml", overrides)
     progress = TimedProgress(partial(print, file=sys.stderr), every=2.0)
-    calibration = calibrate_checkpoint(run, args.checkpoint, progress)
+    calibration = calibrate_checkpoint(run, args.checkpoint, progress, selectors=args.selector)
     calibration.save(args.out)
     record, live = calibration.record, int(calibration.live_LH.sum())
     print(
@@ -99,6 +108,7 @@ def select(args: argparse.Namespace) -> int:
         max_per_layer=args.max_per_layer,
         exclude_layers=args.exclude_layers,
         on_shortfall=args.on_shortfall,
+        fit_method=args.fit_method,
         seed=args.seed,
         heads=args.heads,
         base_plan=StaticPlan.load(args.base) if args.base else None,
@@ -180,6 +190,10 @@ def _heads(text: str) -> list[Head]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _selectors(text: str) -> tuple[str, ...]:
+    return tuple(_SAF["selector"](name) for name in text.split(","))
+
+
 _COUNT = _value(Annotated[int, POSITIVE])
 _NUMBER = _value(Annotated[int, NOT_NEGATIVE])
 _SAF = {name: _value(hint) for name, hint in field_types(SafSection).items()}
@@ -197,7 +211,13 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--config", type=Path, help="TOML file of the run (default: the run's own config.toml)")
     command.add_argument("--data", help="folder of token shards (default: data.path of the configuration)")
     command.add_argument("--sequences", type=_SAF["calibration_sequences"], metavar="N", help="of the held-out text")
-    command.add_argument("--selector", type=_SAF["selector"], help="adds the scores that this selector goes by")
+    command.add_argument(
+        "--selector",
+        type=_selectors,
+        default=(),
+        metavar="NAME,NAME,...",
+        help="adds the scores that these selectors go by (default: saf.selector of the configuration)",
+    )
     command.add_argument("--out", type=Path, required=True, help="file of the statistics")
     command.set_defaults(run=calibrate)
 
@@ -229,6 +249,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--rounding", type=_SAF["rounding"], default="round", help="round or floor")
     command.add_argument("--max-per-layer", type=_COUNT)
     command.add_argument("--exclude-layers", type=_NUMBER, nargs="*", default=[], metavar="LAYER")
+    command.add_argument("--fit-method", type=_SAF["fit_method"], default="lbfgs", help="lbfgs, ipf or adam400")
     command.add_argument("--on-shortfall", type=_SAF["on_shortfall"], default="error", help="error or warn")
     command.add_argument("--heads", type=_heads, default=[], help="for selector list: L0H3,L2H1,...")
     command.add_argument("--seed", type=_SAF["seed"], default=0)

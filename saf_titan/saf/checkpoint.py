@@ -33,7 +33,7 @@ def read_checkpoint(folder: Path, *, prefix: str = "") -> dict[str, Any]:
 
     Raises ValueError if the folder holds no complete checkpoint, or a damaged one.
     """
-    _require_complete(folder)
+    require_complete(folder)
     state: dict[str, Any] = {}
     with _reading(folder):
         metadata = dcp.FileSystemReader(folder).read_metadata()
@@ -52,7 +52,7 @@ def load_weights(folder: Path, weights: dict[str, Tensor]) -> None:
 
     Raises ValueError, with nothing filled, unless the checkpoint has each of them in the same shape.
     """
-    _require_complete(folder)
+    require_complete(folder)
     with _reading(folder):
         entries = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
     for name, weight in weights.items():
@@ -154,7 +154,8 @@ def _tied(weights: Mapping[str, Tensor]) -> dict[str, str]:
     return tied
 
 
-def _require_complete(folder: Path) -> None:
+def require_complete(folder: Path) -> None:
+    """ValueError unless a folder holds a checkpoint that was written to its end."""
     if not (folder / ".metadata").is_file():
         raise ValueError(f"{folder} is not a complete checkpoint: it has no .metadata")
 

@@ -39,9 +39,11 @@ def test_statistics_of_what_is_left_after_a_freeze(
     frozen: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     last, stats = frozen.folder / "checkpoint" / "step-8", tmp_path / "stats"
-    arguments = ["--sequences", "4", "--selector", "output_error", "--out", str(stats)]
+    arguments = ["--sequences", "4", "--selector", "output_error,gate_taylor", "--out", str(stats)]
     assert main(["calibrate", str(last), *arguments]) == 0
-    assert "6 live heads on 4 sequences of 64 tokens; scores variance, kl, output_rms" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "6 live heads on 4 sequences of 64 tokens; scores variance, kl, output_rms" in printed
+    assert "gate_taylor" in printed
     base = str(frozen.folder / "saf" / "step-000004" / "plan.safetensors")
     arguments = ["--selector", "output_error", "--max-fit-kl", "9", "--base", base, "--out", str(tmp_path / "plan")]
     assert main(["select", str(stats), "--rate", "0.5", *arguments]) == 0
@@ -58,8 +60,18 @@ def test_another_model_and_too_little_data_are_refused(
         (["--config", str(other)], "num_heads was 4 and is 2"),
         (["--sequences", "1000"], "has 46 windows of 64 tokens"),
         (["--data", str(tmp_path)], "manifest.json"),
-        (["--selector", "qk_gradient"], "seen no step"),
+        (["--selector", "variance,qk_gradient"], "holds no average: only a run with"),
     ):
         assert main(["calibrate", last, *arguments, "--out", out]) == 2
         assert message in capsys.readouterr().err
+    assert main(["calibrate", str(frozen.folder / "checkpoint"), "--out", out]) == 2
+    assert "checkpoint is not a complete checkpoint" in capsys.readouterr().err
     assert not Path(out).exists()
+
+
+def test_gradients_of_a_run_that_froze_nothing(frozen: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    last, out = str(frozen.folder / "checkpoint" / "step-4"), str(tmp_path / "stats")
+    resting = tmp_path / "resting.toml"
+    resting.write_text((frozen.folder / "config.toml").read_text().replace("enable = true\nstep", "enable = false\nstep"))
+    assert main(["calibrate", last, "--config", str(resting), "--selector", "qk_gradient", "--out", out]) == 2
+    assert "holds no average" in capsys.readouterr().err
