@@ -99,12 +99,13 @@ def make_plan(
     fit = _no_fit if content == PRUNE else partial(_fit, method=fit_method)
     fill = partial(_fill_quota, calibration, fit, quota=quota, max_fit_kl=max_fit_kl, step=step)
     if selector == "list":
-        scores_LH = calibration.variance_LH
+        scores_LH = scores(calibration, "variance")
         ranking = _check_list(heads, calibration, quota)
         on_shortfall = "error"
     elif selector == "random_layer_matched":
-        ranking = rank_heads(calibration.variance_LH, exclude_layers=exclude_layers)
-        by_variance, _ = fill(scores_LH=calibration.variance_LH, ranking=ranking, room=room.copy())
+        variance_LH = scores(calibration, "variance")
+        ranking = rank_heads(variance_LH, exclude_layers=exclude_layers)
+        by_variance, _ = fill(scores_LH=variance_LH, ranking=ranking, room=room.copy())
         room = Counter(head.layer for head in by_variance)
         scores_LH = scores(calibration, "random", seed=seed)
         ranking = rank_heads(scores_LH, exclude_layers=exclude_layers)
