@@ -6,8 +6,8 @@
     python -m saf_titan.saf explain STATS --plan PLAN
     python -m saf_titan.saf select STATS --rate 0.5 --selector kl --out plan.safetensors
     python -m saf_titan.saf fit STATS --method adam400
-    python -m saf_titan.saf apply CHECKPOINT PLAN --num-heads 12 --out CHECKPOINT
-    python -m saf_titan.saf export CHECKPOINT --num-heads 12 --out model.safetensors
+    python -m saf_titan.saf apply CHECKPOINT PLAN --out CHECKPOINT
+    python -m saf_titan.saf export CHECKPOINT --out model.safetensors
     python -m saf_titan.saf restore model.safetensors --out full.safetensors
 
 A freeze writes PLAN and STATS to <run>/saf/step-<step>/{plan,stats}.safetensors; CHECKPOINT is a folder
@@ -196,6 +196,7 @@ def _selectors(text: str) -> tuple[str, ...]:
 
 _COUNT = _value(Annotated[int, POSITIVE])
 _NUMBER = _value(Annotated[int, NOT_NEGATIVE])
+_NUM_HEADS_HELP = "query heads a layer, for a checkpoint of stock torchtitan, which does not tell"
 _SAF = {name: _value(hint) for name, hint in field_types(SafSection).items()}
 """Readers of the words that mean what a key of [saf] means."""
 
@@ -266,13 +267,13 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("apply", help="a checkpoint with a plan in it, as if the freeze had been in training")
     command.add_argument("checkpoint", type=Path)
     command.add_argument("plan", type=Path)
-    command.add_argument("--num-heads", type=_COUNT, required=True, help="query heads a layer")
+    command.add_argument("--num-heads", type=_COUNT, help=_NUM_HEADS_HELP)
     command.add_argument("--out", type=Path, required=True, help="folder of the new checkpoint")
     command.set_defaults(run=apply)
 
     command = commands.add_parser("export", help="weights of a frozen checkpoint without those of static heads")
     command.add_argument("checkpoint", type=Path)
-    command.add_argument("--num-heads", type=_COUNT, required=True, help="query heads a layer")
+    command.add_argument("--num-heads", type=_COUNT, help=_NUM_HEADS_HELP)
     command.add_argument("--out", type=Path, required=True, help="safetensors file")
     command.set_defaults(run=export)
 

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -27,6 +28,20 @@ class CalibrationRecord:
     """Where each sequence starts in its source, in tokens; the order of the sequences in the statistics."""
     seed: int = 0
     source: str = ""
+    heads: tuple[int, int] | None = None
+    """(layers, query heads a layer) of the model; None in records that do not tell."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, without what is not told."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> CalibrationRecord:
+        """Inverse of `to_json`, lists for tuples."""
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        return cls(**fields)
 
 
 @dataclass(frozen=True)
@@ -91,17 +106,16 @@ class Calibration:
         # pictures need no more
         tensors["mean_map_LHPP"] = self.mean_map_LHPP.float()
         tensors |= {f"extra_scores.{name}": score_LH for name, score_LH in self.extra_scores.items()}
-        return container.pack(_KIND, _VERSION, {"record": dataclasses.asdict(self.record)}, tensors)
+        return container.pack(_KIND, _VERSION, {"record": self.record.to_json()}, tensors)
 
     @classmethod
     def from_bytes(cls, data: bytes, *, source: str = "the data") -> Calibration:
         """Inverse of `to_bytes`; ValueError names `source` if the bytes are not a whole calibration."""
         header, tensors = container.unpack(data, _KIND, _VERSION, source=source)
-        record = header["record"]
         prefix = "extra_scores."
         return cls(
             **{name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)},
-            record=CalibrationRecord(**{**record, "positions": tuple(record["positions"])}),
+            record=CalibrationRecord.from_json(header["record"]),
             extra_scores={name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)},
         )
 

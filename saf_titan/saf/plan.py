@@ -143,13 +143,12 @@ class StaticPlan:
     def from_bytes(cls, data: bytes, *, source: str = "the data") -> StaticPlan:
         """Inverse of `to_bytes`. ValueError names `source` if it is damaged, edited or of an unknown version."""
         header, tensors = container.unpack(data, _KIND, PLAN_VERSION, source=source)
-        record = header["record"]
         dense = tensors.get("p_NTT", [None] * len(header["heads"]))
         patterns = zip(header["heads"], tensors["alpha_NT"], tensors["rho_NT"], dense, strict=True)
         return cls(
             heads=tuple(StaticHead(**head, alpha_T=a_T, rho_T=r_T, p_TT=p_TT) for head, a_T, r_T, p_TT in patterns),
             skipped=tuple(SkippedHead(**head) for head in header["skipped"]),
-            record=CalibrationRecord(**{**record, "positions": tuple(record["positions"])}),
+            record=CalibrationRecord.from_json(header["record"]),
             **{name: header[name] for name in _SCALARS},
         )
 
@@ -167,7 +166,7 @@ class StaticPlan:
         return {
             "heads": [{name: getattr(head, name) for name in head_fields} for head in self.heads],
             "skipped": [dataclasses.asdict(head) for head in self.skipped],
-            "record": dataclasses.asdict(self.record),
+            "record": self.record.to_json(),
             **{name: getattr(self, name) for name in _SCALARS},
         }
 
