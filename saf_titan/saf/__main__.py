@@ -28,6 +28,7 @@ from typing import Annotated, Any, NoReturn
 from saf_titan.config.convert import Mismatch, convert, describe, field_types, takes_text
 from saf_titan.config.own_sections import SafSection
 from saf_titan.config.ranges import NOT_NEGATIVE, POSITIVE
+from saf_titan.head_count import head_count
 from saf_titan.saf.calibration import Calibration
 from saf_titan.saf.checkpoint import (
     apply_plan,
@@ -97,8 +98,12 @@ def explain_ranking(args: argparse.Namespace) -> int:
 
 
 def select(args: argparse.Namespace) -> int:
+    calibration = Calibration.load(args.stats)
+    num_heads = calibration.live_LH.numel()
+    if head_count(num_heads, args.rate, args.rounding) == 0:
+        raise ValueError(f"--rate {args.rate:g} means none of the {num_heads} heads; raise it")
     plan = make_plan(
-        Calibration.load(args.stats),
+        calibration,
         step=args.step,
         rate=args.rate,
         selector=args.selector,

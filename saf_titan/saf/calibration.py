@@ -125,5 +125,5 @@ class Calibration:
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
-        """Read from a file; ValueError names it if it is damaged."""
-        return cls.from_bytes(Path(path).read_bytes(), source=str(path))
+        """Read from a file; ValueError names it if it is damaged or not there."""
+        return cls.from_bytes(container.read_file(path, _KIND), source=str(path))

@@ -139,7 +139,7 @@ def export_compact(folder: Path, out: Path, num_heads: int | None = None) -> tup
 
 def restore_full(model: Path, out: Path) -> StaticPlan:
     """Write what `export_compact` wrote with all rows again, zeros for the dead ones; returns the plan."""
-    header, tensors = container.unpack(model.read_bytes(), _EXPORT, _EXPORT_VERSION, source=str(model))
+    header, tensors = container.unpack(container.read_file(model, _EXPORT), _EXPORT, _EXPORT_VERSION, source=str(model))
     plan = StaticPlan.from_bytes(bytes(tensors.pop(_PLAN_TENSOR).numpy()), source=f"the plan in {model}")
     full = restore_rows(tensors, StaticRows(plan, HeadShape(*header["shape"])))
     # safetensors refuses tensors that share memory

@@ -158,8 +158,8 @@ class StaticPlan:
 
     @classmethod
     def load(cls, path: str | Path) -> StaticPlan:
-        """Read from a file; ValueError names it if it is damaged."""
-        return cls.from_bytes(Path(path).read_bytes(), source=str(path))
+        """Read from a file; ValueError names it if it is damaged or not there."""
+        return cls.from_bytes(container.read_file(path, _KIND), source=str(path))
 
     def _header(self) -> dict[str, Any]:
         head_fields = [f.name for f in dataclasses.fields(StaticHead) if f.name not in ("alpha_T", "rho_T", "p_TT")]
