@@ -138,8 +138,9 @@ class SafSection:
     pattern_lr: Annotated[float, NOT_NEGATIVE] = 0.0
     """Learning rate of the patterns themselves (alpha and rho), which then go on training. 0: they stay fixed."""
     compensate: bool = False
-    """Solve the value rows of static heads again, so that the frozen output comes near the live one; kept if the loss
-    falls. For freezing without further training: training makes up for it by itself."""
+    """Solve the value rows of static heads again, so that the frozen output comes near the live one; kept for each head
+    where the loss falls. Needs two calibration batches a rank: solved on all but the last, judged on that. For freezing
+    without further training: training makes up for it by itself."""
     calibration_sequences: Annotated[int, Range(low=2)] = 32
     """Held-out sequences the statistics are taken from."""
     calibration_batch_size: Annotated[int, NOT_NEGATIVE] = 0

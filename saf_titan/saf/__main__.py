@@ -1,10 +1,10 @@
 """The method on files: calibrate a checkpoint, look at plans and statistics, try other selections.
 
-    python -m saf_titan.saf calibrate CHECKPOINT --out stats.safetensors
+    python -m saf_titan.saf calibrate CHECKPOINT --selector kl,output_error --out stats.safetensors
     python -m saf_titan.saf show PLAN
     python -m saf_titan.saf diff PLAN PLAN
     python -m saf_titan.saf explain STATS --plan PLAN
-    python -m saf_titan.saf select STATS --rate 0.5 --selector kl --out plan.safetensors
+    python -m saf_titan.saf select STATS --rate 0.5 --selector kl --step 1000 --out plan.safetensors
     python -m saf_titan.saf fit STATS --method adam400
     python -m saf_titan.saf apply CHECKPOINT PLAN --out CHECKPOINT
     python -m saf_titan.saf export CHECKPOINT --out model.safetensors

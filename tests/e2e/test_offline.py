@@ -30,7 +30,7 @@ def test_the_chain_gives_the_plan_and_the_losses_of_the_trainer(frozen: Run, tmp
 
     # going on from the applied plan is going on from the trainer's freeze
     after = tmp_path / "run" / "checkpoint" / "step-4"
-    assert main(["apply", str(before), str(plan), "--num-heads", "4", "--out", str(after)]) == 0
+    assert main(["apply", str(before), str(plan), "--out", str(after)]) == 0
     resumed = train(tmp_path / "run", "--checkpoint.interval", "1000", config=frozen.folder / "config.toml", ranks=2)
     assert resumed.losses() == {step: loss for step, loss in frozen.losses().items() if step > 4}
 
