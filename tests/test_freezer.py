@@ -206,3 +206,26 @@ def test_a_run_that_rests_keeps_the_schedule_and_the_moments() -> None:
     resting.restore(made.plan)
     resting.load_state(state)
     assert resting.state() == state
+
+
+def test_patterns_in_training_resume_to_the_bit() -> None:
+    options = {"pattern_lr": 0.1, "max_fit_kl": 9.0}
+    model, optimizer, made = freezer(**options)
+    made.freeze(0, 0.5, calibration_data())
+    train(model, optimizer, 3)
+    optimizer.zero_grad()
+    made.freeze(3, 0.75, calibration_data())
+    train(model, optimizer, 2)
+    state, plan = made.state(), made.plan
+    assert state is not None
+    assert plan is not None
+
+    again, its_optimizer, resumed = freezer(**options)
+    resumed.restore(plan)
+    again.load_state_dict(model.state_dict())
+    resumed.load_state(state)
+    assert train(again, its_optimizer, 3) == train(model, optimizer, 3)
+    assert resumed.state() == made.state()
+    assert resumed.plan is not None
+    assert made.plan is not None
+    assert resumed.plan.digest == made.plan.digest
