@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rust_data import _native
+from rust_data.outputs import check_outputs
 from rust_data.sizes import check_range
 from rust_data.threads import num_threads
 
@@ -44,6 +45,7 @@ def generate(
     seed: int = 0,
     first_row: int = 0,
     threads: int | None = None,
+    out: ClassTokens | None = None,
 ) -> ClassTokens:
     """Rows `first_row .. first_row + rows` of the corpus that the other arguments name.
 
@@ -63,6 +65,7 @@ def generate(
         seed: Names the corpus, 0 .. 2**64 - 1. A row depends on (seed, its number) alone.
         first_row: Where to start.
         threads: Default: the CPUs this process may use.
+        out: Filled and returned instead of new arrays: the result of an earlier call of the same shape, say.
 
     Raises:
         ValueError: naming the argument that does not fit.
@@ -79,10 +82,14 @@ def generate(
     assert width is not None
     check_range(0, 2**40, rows=rows)
     check_range(2, 2**24, length=width)
-    tokens, labels = np.empty((rows, width), dtype=np.int32), np.empty(rows, dtype=np.int32)
+    arrays = {"tokens": ((rows, width), np.int32), "labels": ((rows,), np.int32), "distinct": ((rows, width), np.bool_)}
+    if out is not None:
+        check_outputs(arrays, out)
+    else:
+        out = ClassTokens(*(np.empty(shape, dtype) for shape, dtype in arrays.values()))
     _native.class_tokens(
-        tokens,
-        labels,
+        out.tokens,
+        out.labels,
         classes=classes,
         distinct=distinct,
         common=common,
@@ -94,7 +101,8 @@ def generate(
         first_row=first_row,
         threads=num_threads(threads),
     )
-    return ClassTokens(tokens, labels, tokens < classes * distinct)
+    np.less(out.tokens, classes * distinct, out=out.distinct)
+    return out
 
 
 def preview(row: ClassTokens, *, distinct: int, shared_query: bool = True) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rust_data import _native
+from rust_data.outputs import check_outputs
 from rust_data.sizes import check_range
 from rust_data.threads import num_threads
 
@@ -43,6 +44,7 @@ def generate(
     seed: int = 0,
     first_row: int = 0,
     threads: int | None = None,
+    out: Mqar | None = None,
 ) -> Mqar:
     """Rows `first_row .. first_row + rows` of the corpus that the other arguments name.
 
@@ -59,13 +61,16 @@ def generate(
         seed: Names the corpus, 0 .. 2**64 - 1.
         first_row: Where to start.
         threads: Default: the CPUs this process may use.
+        out: Filled and returned instead of new arrays: the result of an earlier call of the same shape, say.
 
     Raises:
         ValueError: naming the argument that does not fit.
     """
     check_range(0, 2**64 - 1, seed=seed, first_row=first_row)
     check_range(1, 2**30, vocab_size=vocab_size, pairs=pairs)
-    result = _empty(rows, length)
+    if out is not None:
+        check_outputs(dict.fromkeys(Mqar._fields, ((rows, length), np.int32)), out)
+    result = out if out is not None else _empty(rows, length)
     _native.mqar(
         *result,
         vocab_size=vocab_size,

@@ -24,7 +24,7 @@ STATE_KEY = "saf_state"
 """Key of what the schedule and the selector must remember; absent where that is nothing."""
 
 CLOCK_KEY = "saf_clock"
-"""Key of the time that a run of a fixed time has spent; absent in others."""
+"""Key of the time that a run has taken; absent in checkpoints of stock torchtitan."""
 
 MODEL_KEY = "saf_model"
 """Key of what the weights alone do not tell of a model; absent in checkpoints of stock torchtitan."""
@@ -38,7 +38,7 @@ class SavedFreeze:
     state: bytes | None = None
     """``Freezer.state()``; None if the checkpoint has none."""
     clock: str | None = None
-    """``SpentTime``; None if the run had no time budget."""
+    """``SpentTime`` as JSON."""
     model: str | None = None
     """``model_identity()`` of the run that wrote it."""
 

@@ -18,12 +18,14 @@ MAX_STEP_RATIO = 3
 
 @dataclass(frozen=True)
 class SpentTime:
-    """How far a run of a fixed time has come."""
+    """How far a run has come by a checkpoint, in time."""
 
     first_step: int
+    """The step at which the run began: not 0 for one that went on from another's checkpoint."""
     elapsed: float = 0.0
-    """Seconds in all processes that had a part in it; the time between a checkpoint and its resume is not counted."""
+    """Seconds in all processes that had a part in it; time between a checkpoint and its resume is not counted."""
     last_update: float = 0.0
+    """Seconds of the last optimizer step."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -33,28 +35,33 @@ class SpentTime:
         return cls(**json.loads(text))
 
 
-class TimeBudget:
-    """A clock over a stretch of training that was planned as steps ``spent.first_step`` to ``last_step``."""
+class RunClock:
+    """The time of a run, which goes on in a resumed one."""
 
-    def __init__(
-        self, seconds: float, spent: SpentTime, last_step: int, *, clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        first_step = spent.first_step
+    def __init__(self, spent: SpentTime, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.first_step = spent.first_step
+        self._clock = clock
+        self._start = clock() - spent.elapsed
+
+    def elapsed(self) -> float:
+        """Seconds since the run began, on this rank."""
+        return self._clock() - self._start
+
+    def spent(self, last_update: float) -> SpentTime:
+        """What a checkpoint must hold now."""
+        return SpentTime(self.first_step, self.elapsed(), last_update)
+
+
+class TimeBudget:
+    """Seconds for a stretch of training that was planned as steps ``first_step`` to ``last_step``."""
+
+    def __init__(self, seconds: float, first_step: int, last_step: int) -> None:
         if seconds <= 0 or not first_step < last_step:
             raise ValueError(
                 f"a time budget needs positive seconds and steps to plan for, got {seconds} s and steps {first_step} "
                 f"to {last_step}"
             )
-        self._seconds, self._first_step, self._last_step, self._clock = seconds, first_step, last_step, clock
-        self._start = clock() - spent.elapsed
-
-    def spent(self, elapsed: float, last_update: float) -> SpentTime:
-        """What a checkpoint must hold, of times that all ranks agree on."""
-        return SpentTime(self._first_step, elapsed, last_update)
-
-    def elapsed(self) -> float:
-        """Seconds since the budget was opened, on this rank."""
-        return self._clock() - self._start
+        self._seconds, self._first_step, self._last_step = seconds, first_step, last_step
 
     def virtual_step(self, elapsed: float) -> float:
         """Where in the planned steps the share of the time that has passed lies."""

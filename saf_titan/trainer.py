@@ -5,7 +5,6 @@ from __future__ import annotations
 # first: it must precede every other torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,7 +38,7 @@ from saf_titan.resume import (
     require_compatible,
 )
 from saf_titan.stop import StopRequest
-from saf_titan.time_budget import SpentTime, TimeBudget
+from saf_titan.time_budget import RunClock, SpentTime, TimeBudget
 
 
 class SAFTrainer(Trainer):
@@ -65,6 +64,8 @@ class SAFTrainer(Trainer):
         self._folder = Path(config.dump_folder)
         checkpoint = self._checkpoint_to_load(config)
         self._saved = read_freeze(checkpoint) if checkpoint is not None else SavedFreeze()
+        # another run's checkpoint brings its weights and heads, not the time it took
+        self._is_branch = checkpoint is not None and checkpoint.parent != self._folder / config.checkpoint.folder
         self._model_identity = model_identity(config.run)
         if checkpoint is not None:
             require_compatible(self._saved, config.run, checkpoint)
@@ -73,7 +74,8 @@ class SAFTrainer(Trainer):
         self._started = False
         self._stop = StopRequest()
         self._budget: TimeBudget | None = None
-        self._start_time = self._elapsed = self._last_update_seconds = 0.0
+        self._clock: RunClock | None = None
+        self._elapsed = self._last_update_seconds = 0.0
         self.freezer = Freezer(
             self.model_parts[0],
             self.optimizers.optimizers[0],
@@ -149,18 +151,12 @@ class SAFTrainer(Trainer):
         freeze_state = self.freezer.state() if self._started else self._saved.state
         if freeze_state is not None:
             state[STATE_KEY] = freeze_state
-        clock = self._clock() if self._started else self._saved.clock
+        clock = self._clock.spent(self._last_update_seconds).to_json() if self._clock else self._saved.clock
         if clock is not None:
             state[CLOCK_KEY] = clock
         if self._started or self._saved.model is not None:
             state[MODEL_KEY] = self._model_identity
         return state
-
-    def _clock(self) -> str | None:
-        """What a run of a fixed time has spent, for its checkpoint."""
-        if self._budget is None:
-            return None
-        return self._budget.spent(self._elapsed, self._last_update_seconds).to_json()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
@@ -182,27 +178,35 @@ class SAFTrainer(Trainer):
             (self._folder / "config.toml").write_text(to_toml(self._run), encoding="utf-8")
         if self.freezer.plan is not None:
             logger.info(f"Resumed with a plan made at step {self.freezer.plan.step}: {self.freezer.summary()}")
-        self._start_time = time.perf_counter()
-        if self._run.saf.matched_seconds:
-            spent = SpentTime.from_json(self._saved.clock) if self._saved.clock is not None else SpentTime(self.step)
-            self._budget = TimeBudget(self._run.saf.matched_seconds, spent, self.config.training.steps)
+        spent = SpentTime(self.step)
+        if self._saved.clock is not None and not self._is_branch:
+            spent = SpentTime.from_json(self._saved.clock)
             self._last_update_seconds = spent.last_update
+        self._clock = RunClock(spent)
+        if self._run.saf.matched_seconds:
+            self._budget = TimeBudget(self._run.saf.matched_seconds, spent.first_step, self.config.training.steps)
         self._started = True
 
     def _is_done(self) -> bool:
         if self._budget is None:
             return not super().should_continue_training()
+        assert self._clock is not None
         # the slowest rank decides for all
-        self._elapsed, update = self._stop.maximum(self._budget.elapsed(), self._last_update_seconds)
+        self._elapsed, update = self._stop.maximum(self._clock.elapsed(), self._last_update_seconds)
         return self._budget.is_spent(self._elapsed, update, self.step)
 
     def _finish(self) -> None:
         """Once, when the last step is done."""
+        assert self._clock is not None
         # what saf.matched_seconds of a run to be compared with this one is set to
-        seconds = time.perf_counter() - self._start_time
-        self.metrics_processor.write("finish", step=self.step, seconds=seconds)
+        self.metrics_processor.write("finish", step=self.step, seconds=self._clock.elapsed())
         if self._budget is not None:
             logger.info(f"Time budget spent: {self._elapsed:.1f} s, {self.step} steps")
+            if self._run.saf.enable and self.step < self._run.freeze_step:
+                logger.warning(
+                    f"saf.matched_seconds = {self._run.saf.matched_seconds:g} ended the run before the freeze at step "
+                    f"{self._run.freeze_step}: every head is still live"
+                )
             self._save_checkpoint()
         if self.config.validator.enable and self.metrics_processor.last_validated_step != self.step:
             self._validate("final")

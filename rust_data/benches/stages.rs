@@ -15,6 +15,7 @@ use rust_data::shards::writer::ShardWriter;
 use rust_data::simd::{Kernel, Level, Simd, BLOCK};
 use rust_data::text::blocks::Blocks;
 use rust_data::text::scalar;
+use rust_data::text::seams::Seams;
 
 fn sample() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("rust_data/assets/sample_edu.parquet");
@@ -37,7 +38,8 @@ impl Kernel for CountBlocks<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> usize {
-        let (mut blocks, mut starts, mut count) = (Blocks::new(self.0), [0; BLOCK], 0);
+        let seams = Seams::none();
+        let (mut blocks, mut starts, mut count) = (Blocks::new(self.0, &seams), [0; BLOCK], 0);
         while !blocks.is_done() {
             count += blocks.next(simd, &mut starts);
         }

@@ -122,7 +122,12 @@ class CircuitSchedules(LRSchedulersContainer):
 
         def build(self, *, optimizers: CircuitOptimizers, training_steps: int) -> CircuitSchedules:
             stock = LRSchedulersContainer.Config.build(self, optimizers=optimizers, training_steps=training_steps)
-            base_factor = stock.schedulers[0].lr_lambdas[0]
+            factor = stock.schedulers[0].lr_lambdas[0]
+
+            def base_factor(step: float) -> float:
+                # between the last two steps of the warm-up, where a run of a fixed time may be, torchtitan's passes 1
+                return min(factor(step), 1.0)
+
             return CircuitSchedules(
                 optimizers, base_factor, qk_ratio=self.qk_ratio, scale_weight_decay=self.scale_weight_decay
             )

@@ -34,15 +34,9 @@ def train(config: Path, folder: Path, settings: dict[str, Any]) -> None:
         raise SystemExit(f"{folder} failed with status {status}; the end of its log:\n{tail(folder / 'log.txt')}")
 
 
-def start_from(parent: Path, step: int, folder: Path) -> None:
-    """Give a run that has not begun the checkpoint of another: weights, moments, data order and schedule."""
-    source = parent / "checkpoint" / f"step-{step}"
-    checkpoints = folder / "checkpoint"
-    if not checkpoints.exists():
-        unfinished = folder / "copying"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        shutil.copytree(source, unfinished / source.name)
-        unfinished.rename(checkpoints)
+def branch_of(parent: Path, step: int) -> dict[str, Any]:
+    """Settings of a run that goes on from another's checkpoint: weights, moments, data order and schedule."""
+    return {"checkpoint.initial_load_path": parent / "checkpoint" / f"step-{step}"}
 
 
 def seeded(shards: Path, seed: int) -> dict[str, Any]:

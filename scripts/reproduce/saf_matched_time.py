@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from corpus import make_corpus
-from runs import final_loss, rows, run_folder, seeded, side_by_side, spread, start_from, train
+from runs import branch_of, final_loss, rows, run_folder, seeded, side_by_side, spread, train
 
 CONFIG = Path(__file__).with_name("matched_time.toml")
 PARENT, ORDINARY = "parent", "ordinary"
@@ -54,7 +54,8 @@ def continue_timed(out: Path, shards: Path, arm: str, seed: int) -> None:
     folder = run_folder(out, arm, seed)
     if final_loss(folder) is not None:
         return
-    settings: dict[str, Any] = {"validator.enable": False}
+    settings = seeded(shards, seed) | {"validator.enable": False}
+    settings |= branch_of(run_folder(out, PARENT, seed), steps_of_study()[0])
     if arm == ORDINARY:
         settings["saf.enable"] = False
     else:
@@ -66,9 +67,8 @@ def continue_timed(out: Path, shards: Path, arm: str, seed: int) -> None:
     if not rows(folder, "finish"):
         print(f"{arm}, seed {seed}", flush=True)
         shutil.rmtree(folder, ignore_errors=True)
-        start_from(run_folder(out, PARENT, seed), steps_of_study()[0], folder)
-        train(CONFIG, folder, seeded(shards, seed) | settings)
-    evaluate(folder, seeded(shards, seed) | settings)
+        train(CONFIG, folder, settings)
+    evaluate(folder, settings)
 
 
 def evaluate(folder: Path, settings: dict[str, Any]) -> None:

@@ -21,13 +21,13 @@ from typing import Any
 
 from corpus import make_corpus
 from runs import (
+    branch_of,
     drop_checkpoints,
     final_loss,
     run_folder,
     seeded,
     side_by_side,
     spread,
-    start_from,
     train,
     validations,
 )
@@ -82,8 +82,8 @@ def run_arm(out: Path, shards: Path, arm: Arm, seed: int) -> None:
     folder, length = run_folder(out, arm.name, seed), base_length()
     if final_loss(folder) is None:
         print(f"{arm.name}, seed {seed}", flush=True)
-        start_from(run_folder(out, ORDINARY, seed), length.parent_step(arm.freeze), folder)
-        settings = {f"saf.{key}": value for key, value in arm.saf.items()}
+        settings = branch_of(run_folder(out, ORDINARY, seed), length.parent_step(arm.freeze))
+        settings |= {f"saf.{key}": value for key, value in arm.saf.items()}
         settings |= {"saf.enable": True, "saf.step": length.freeze_step(arm.freeze), "saf.seed": seed}
         train(CONFIG, folder, seeded(shards, seed) | settings)
     drop_checkpoints(folder)

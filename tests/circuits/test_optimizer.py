@@ -79,6 +79,17 @@ def test_ratio_multiplies_the_scheduled_rate_at_every_step() -> None:
     assert ratios == pytest.approx([4.0, 4.0, 4.0, 4.0, 2.5, 1.0, 1.0, 1.0])
 
 
+def test_between_two_steps_no_rate_passes_the_peak() -> None:
+    _, schedules = build(Model())
+    steps = [0.25 * quarter for quarter in range(1, 41)]
+    rates = []
+    for step in steps:
+        schedules.set_progress(step)
+        rates.append(schedules.get_metrics()["lr/ov"])
+    peak = schedules.schedulers[0].base_lrs[-1]
+    assert max(rates) <= peak
+
+
 def test_decay_per_step_does_not_depend_on_the_ratio() -> None:
     model = Model()
     optimizers, schedules = build(model)

@@ -154,3 +154,14 @@ def test_a_time_budget_ends_the_run_and_the_learning_rate_schedule(
     again = train(tmp_path, *corpus_overrides, *planned, "--saf.matched_seconds", "4", ranks=1)
     assert again.kind("finish")[-1]["step"] == finish["step"]
     assert len(again.kind("train")) == len(rows)
+    # another run's time is its own: a branch of the spent run has all of its seconds, and here too few for a freeze
+    parent = tmp_path / "checkpoint" / f"step-{finish['step']}"
+    branch = train(
+        tmp_path / "branch",
+        *corpus_overrides,
+        *("--checkpoint.initial_load_path", str(parent), "--checkpoint.initial_load_model_only", "true"),
+        *("--saf.matched_seconds", "0.5", "--saf.rate", "0.5", "--saf.step", "39", "--training.steps", "40"),
+        ranks=1,
+    )
+    assert branch.kind("train")
+    assert "ended the run before the freeze at step 39" in branch.output

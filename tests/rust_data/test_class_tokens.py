@@ -97,6 +97,15 @@ def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
         generate(1, **arguments)
 
 
+def test_rows_into_given_arrays() -> None:
+    arrays = generate(30, counts=(2, 14), distinct=3)
+    assert generate(30, counts=(2, 14), distinct=3, seed=7, out=arrays) is arrays
+    for found, expected in zip(arrays, generate(30, counts=(2, 14), distinct=3, seed=7), strict=True):
+        assert np.array_equal(found, expected)
+    with pytest.raises(ValueError, match="distinct must be an array bool"):
+        generate(30, counts=(2, 14), distinct=3, out=arrays._replace(distinct=arrays.tokens))
+
+
 def test_preview_and_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = generate(1, counts=(2, 3), distinct=2)
     text = preview(type(rows)(*(array[0] for array in rows)), distinct=2)

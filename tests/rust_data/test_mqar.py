@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rust_data.gen import main
-from rust_data.mqar import IGNORE, borders, generate, generate_zoology, preview
+from rust_data.mqar import IGNORE, Mqar, borders, generate, generate_zoology, preview
 
 
 def digest(*arrays: np.ndarray) -> str:
@@ -107,6 +107,28 @@ def test_tight_rows() -> None:
 def test_wrong_arguments(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         generate(1, **{"vocab_size": 256, "length": 64, "pairs": 8, **change})
+
+
+def test_rows_into_given_arrays() -> None:
+    arrays = generate(50, vocab_size=256, length=64, seed=1)
+    assert generate(50, vocab_size=256, length=64, seed=2, out=arrays) is arrays
+    assert digest(*arrays) == digest(*generate(50, vocab_size=256, length=64, seed=2))
+
+
+def test_arrays_that_cannot_be_filled() -> None:
+    inputs, labels = generate(4, vocab_size=256, length=64)
+    read_only = labels.copy()
+    read_only.flags.writeable = False
+    for bad, message in [
+        (Mqar(inputs[:3], labels), r"inputs must be an array int32 \(4, 64\), got int32 \(3, 64\)"),
+        (Mqar(inputs, labels.astype(np.int64)), "labels must be an array int32 .* got int64"),
+        (Mqar(np.asfortranarray(inputs), labels), "inputs must be C-contiguous"),
+        (Mqar(inputs, read_only), "labels must be C-contiguous and writeable"),
+        (Mqar(inputs, inputs), "must not share memory"),
+        ((inputs,), "needs the 2 arrays inputs, labels, got 1"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            generate(4, vocab_size=256, length=64, out=bad)  # type: ignore[arg-type]
 
 
 def published(

@@ -21,6 +21,12 @@ pub struct Encodings<T> {
     pub offsets: Vec<i64>,
 }
 
+/// A text that may turn out not to be one when its turn comes.
+pub trait Text: Sync {
+    fn num_bytes(&self) -> usize;
+    fn text(&self) -> Result<&str>;
+}
+
 pub struct BatchEncoder<T: Id> {
     model: Arc<Model>,
     idle: Mutex<Vec<Encoder<T>>>,
@@ -32,7 +38,7 @@ impl<T: Id> BatchEncoder<T> {
     }
 
     /// Encodes `texts` on up to `threads` threads. The threads end with the call, so a later fork is safe.
-    pub fn encode<S: AsRef<str> + Sync>(&self, texts: &[S], threads: usize) -> Result<Encodings<T>> {
+    pub fn encode<S: Text>(&self, texts: &[S], threads: usize) -> Result<Encodings<T>> {
         let chunks = chunks_of(texts);
         let threads = threads.min(chunks.len());
         if threads <= 1 {
@@ -74,11 +80,11 @@ impl<T: Id> BatchEncoder<T> {
     }
 }
 
-fn chunks_of<S: AsRef<str>>(texts: &[S]) -> Vec<Range<usize>> {
+fn chunks_of<S: Text>(texts: &[S]) -> Vec<Range<usize>> {
     let mut chunks = Vec::new();
     let (mut start, mut bytes) = (0, 0);
     for (index, text) in texts.iter().enumerate() {
-        bytes += text.as_ref().len();
+        bytes += text.num_bytes();
         if bytes >= CHUNK_BYTES {
             chunks.push(start..index + 1);
             (start, bytes) = (index + 1, 0);
@@ -90,12 +96,12 @@ fn chunks_of<S: AsRef<str>>(texts: &[S]) -> Vec<Range<usize>> {
     chunks
 }
 
-fn encode_chunk<T: Id, S: AsRef<str>>(encoder: &mut Encoder<T>, texts: &[S]) -> Result<Encodings<T>> {
-    let bytes: usize = texts.iter().map(|text| text.as_ref().len()).sum();
+fn encode_chunk<T: Id, S: Text>(encoder: &mut Encoder<T>, texts: &[S]) -> Result<Encodings<T>> {
+    let bytes: usize = texts.iter().map(Text::num_bytes).sum();
     let (mut ids, mut offsets) = (with_capacity(bytes / LIKELY_TOKEN_BYTES), Vec::with_capacity(texts.len() + 1));
     offsets.push(0);
     for text in texts {
-        encoder.encode(text.as_ref(), &mut ids)?;
+        encoder.encode(text.text()?, &mut ids)?;
         offsets.push(ids.len() as i64);
     }
     Ok(Encodings { ids, offsets })
@@ -116,6 +122,31 @@ fn join<T: Id>(parts: impl Iterator<Item = Result<Encodings<T>>>) -> Result<Enco
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Text for String {
+        fn num_bytes(&self) -> usize {
+            self.len()
+        }
+
+        fn text(&self) -> Result<&str> {
+            if self.contains('!') {
+                Err(Error::value(self))
+            } else {
+                Ok(self)
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_bad_text_is_named() {
+        let batch = BatchEncoder::<u16>::new(Arc::new(Model::gpt2().unwrap()));
+        let mut texts: Vec<String> = (0..4).map(|_| "words ".repeat(100_000)).collect();
+        (texts[1], texts[3]) = ("bad 1!".into(), "bad 3!".into());
+        for threads in [1, 3] {
+            let error = batch.encode(&texts, threads).err().unwrap();
+            assert_eq!(error.to_string(), "bad 1!");
+        }
+    }
 
     #[test]
     fn threads_do_not_show_in_the_result() {

@@ -10,12 +10,14 @@ use crate::error::Result;
 use crate::simd::{Kernel, Level, Simd, BLOCK};
 use crate::text::blocks::Blocks;
 use crate::text::pattern::Splitter;
+use crate::text::seams::Seams;
 
 /// What all threads share: vocabulary, merges and pattern.
 pub struct Model {
     pub vocab: Vocab,
     pub splitter: Splitter,
     pub(super) merges: Merges,
+    seams: Seams,
     whole_first: bool,
     /// The instruction set that encoders use.
     pub level: Level,
@@ -36,7 +38,8 @@ impl Model {
 
     /// Listed merges only; `whole_first` says whether a pretoken that is a token is left as it is.
     pub fn with_merges(vocab: Vocab, merges: Merges, splitter: Splitter, whole_first: bool) -> Result<Self> {
-        Ok(Self { vocab, splitter, merges, whole_first, level: Level::choose()? })
+        let seams = Seams::new(vocab.tokens.iter().map(|token| &**token));
+        Ok(Self { vocab, splitter, merges, seams, whole_first, level: Level::choose()? })
     }
 
     /// Pretokens that are a token as they stand, whatever the merges say.
@@ -96,7 +99,7 @@ impl<T: Id> Kernel for EncodeText<'_, T> {
     fn run<S: Simd>(self, simd: S) {
         let Self { model, words, scratch, text, out } = self;
         let Scratch { borders, lookups } = scratch;
-        let mut blocks = Blocks::new(text);
+        let mut blocks = Blocks::new(text, &model.seams);
         let mut count = 0;
         while !blocks.is_done() {
             while count < BATCH && !blocks.is_done() {

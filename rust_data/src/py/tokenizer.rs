@@ -10,11 +10,11 @@ use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyBytes, PyList, PyString};
 
 use super::detached;
-use crate::bpe::batch::{BatchEncoder, Encodings};
+use crate::bpe::batch::{self, BatchEncoder, Encodings};
 use crate::bpe::encoder::Model;
 use crate::bpe::tokenizer_json;
 use crate::bpe::vocab::{hex, Vocab};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::text::pattern::Splitter;
 
 /// Encoders by the width of the ids.
@@ -45,19 +45,18 @@ impl Tokenizer {
     }
 }
 
-/// A text that Python lends, as UTF-8.
+/// A text that Python lends.
 enum Text {
     Str(PyBackedStr),
-    Bytes(PyBackedBytes),
+    /// With its number among the texts; whether it is UTF-8 shows when it is encoded, and thus in the caches.
+    Bytes(usize, PyBackedBytes),
 }
 
 impl Text {
-    /// A `str`, whose lone surrogates become U+FFFD as tiktoken has it, or UTF-8 `bytes`.
+    /// A `str`, whose lone surrogates become U+FFFD as tiktoken has it, or `bytes`.
     fn new(index: usize, text: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(bytes) = text.cast::<PyBytes>() {
-            let error = |error| Error::value(format!("text {index}: {error}"));
-            std::str::from_utf8(bytes.as_bytes()).map_err(error)?;
-            return Ok(Self::Bytes(bytes.clone().into()));
+            return Ok(Self::Bytes(index, bytes.clone().into()));
         }
         let text = text.cast::<PyString>()?;
         match PyBackedStr::try_from(text.clone()) {
@@ -71,12 +70,20 @@ impl Text {
     }
 }
 
-impl AsRef<str> for Text {
-    fn as_ref(&self) -> &str {
+impl batch::Text for Text {
+    fn num_bytes(&self) -> usize {
         match self {
-            Self::Str(text) => text,
-            // SAFETY: `new` has validated them, and Python's bytes do not change.
-            Self::Bytes(bytes) => unsafe { std::str::from_utf8_unchecked(bytes) },
+            Self::Str(text) => text.len(),
+            Self::Bytes(_, bytes) => bytes.len(),
+        }
+    }
+
+    fn text(&self) -> Result<&str> {
+        match self {
+            Self::Str(text) => Ok(text),
+            Self::Bytes(index, bytes) => {
+                std::str::from_utf8(bytes).map_err(|error| Error::value(format!("text {index}: {error}")))
+            }
         }
     }
 }

@@ -7,10 +7,12 @@
 
 use super::classes::{class_of, Class};
 use super::scalar::contraction_len;
+use super::seams::Seams;
 use crate::simd::{Simd, BLOCK};
 
 pub struct Blocks<'t> {
     text: &'t str,
+    seams: &'t Seams,
     /// Where the next block begins.
     at: usize,
     carry: Carry,
@@ -41,6 +43,8 @@ struct Kinds {
     /// Bytes of multi-byte white space: the first, and the others.
     wide_first: u64,
     wide_rest: u64,
+    /// Where multi-byte characters start at a seam.
+    seams: u64,
 }
 
 impl Kinds {
@@ -55,15 +59,15 @@ impl Kinds {
 }
 
 impl<'t> Blocks<'t> {
-    pub fn new(text: &'t str) -> Self {
-        Self { text, at: 0, carry: Carry::default() }
+    pub fn new(text: &'t str, seams: &'t Seams) -> Self {
+        Self { text, seams, at: 0, carry: Carry::default() }
     }
 
     pub fn is_done(&self) -> bool {
         self.at >= self.text.len()
     }
 
-    /// Writes where pretokens start in the next block and returns how many.
+    /// Writes where pretokens, or their parts between seams, start in the next block and returns how many.
     #[inline(always)]
     pub fn next<S: Simd>(&mut self, simd: S, starts: &mut [usize; BLOCK]) -> usize {
         let base = self.at;
@@ -123,7 +127,7 @@ impl<'t> Blocks<'t> {
         self.carry.other = others >> 63;
         self.carry.white = white >> 63;
         self.carry.space = masks.spaces >> 63;
-        starts & valid
+        (starts | kinds.seams) & valid
     }
 
     /// Class and length of the character at `at`, which must be a character border.
@@ -141,6 +145,13 @@ impl<'t> Blocks<'t> {
         (class_of(c), len)
     }
 
+    /// Whether the multi-byte character at `at` and one before it have a seam between them.
+    #[inline]
+    fn is_seam(&self, at: usize) -> bool {
+        let bytes = self.text.as_bytes();
+        at > 0 && self.seams.is_between(bytes[at - 1], bytes[at])
+    }
+
     /// Sorts the bytes of multi-byte characters into `kinds`.
     fn add_wide(&mut self, base: usize, mut high: u64, kinds: &mut Kinds) {
         if let Some((len, class)) = self.carry.rest.take() {
@@ -156,6 +167,7 @@ impl<'t> Blocks<'t> {
             let (class, len) = self.wide_char(base + place as usize);
             let bytes = ((1 << len) - 1) << place;
             kinds.add(class, bytes);
+            kinds.seams |= u64::from(self.is_seam(base + place as usize)) << place;
             if class == Class::Space {
                 kinds.wide_first |= 1 << place;
                 kinds.wide_rest |= bytes & !(1 << place);
@@ -223,7 +235,7 @@ mod tests {
     use super::*;
     use crate::simd::{Kernel, Level};
 
-    struct Starts<'t>(&'t str);
+    struct Starts<'t>(&'t str, &'t Seams);
 
     impl Kernel for Starts<'_> {
         type Output = Vec<usize>;
@@ -231,7 +243,7 @@ mod tests {
         #[inline(always)]
         fn run<S: Simd>(self, simd: S) -> Vec<usize> {
             let mut all = Vec::new();
-            let mut blocks = Blocks::new(self.0);
+            let mut blocks = Blocks::new(self.0, self.1);
             let mut found = [0; BLOCK];
             while !blocks.is_done() {
                 let count = blocks.next(simd, &mut found);
@@ -244,8 +256,16 @@ mod tests {
     fn assert_same(text: &str) {
         let mut expected = Vec::new();
         scalar::split(text, &mut expected);
+        let some_joined = Seams::new(["中é".as_bytes(), "é\u{3000}ßé".as_bytes()]);
+        let mut with_seams = expected.clone();
+        let borders = text.as_bytes().windows(2).enumerate();
+        with_seams
+            .extend(borders.filter(|(_, w)| w[1] >= 0xC0 && some_joined.is_between(w[0], w[1])).map(|(i, _)| i + 1));
+        with_seams.sort_unstable();
+        with_seams.dedup();
         for level in Level::all() {
-            assert_eq!(level.run(Starts(text)), expected, "{}: {text:?}", level.name());
+            assert_eq!(level.run(Starts(text, &Seams::none())), expected, "{}: {text:?}", level.name());
+            assert_eq!(level.run(Starts(text, &some_joined)), with_seams, "{}, seams: {text:?}", level.name());
         }
     }
 

@@ -5,3 +5,4 @@ pub mod classes;
 pub mod pattern;
 mod ranges;
 pub mod scalar;
+pub mod seams;
