@@ -202,8 +202,11 @@ class Freezer(Generic[Batch]):
 
     @property
     def _rate(self) -> float:
-        """The share of heads that was last asked for."""
-        return self.plan.rate if self.plan is not None else 0.0
+        """The share of heads that was last asked for, in this run's way of rounding: never less than what there is."""
+        asked = self.plan.rate if self.plan is not None else 0.0
+        if head_count(self.num_heads, asked, self._settings.rounding) < self.num_static_heads:
+            return self.num_static_heads / self.num_heads
+        return asked
 
     def _compensate(
         self, value_rows: Mapping[tuple[int, int], Tensor], batch: Batch, changed: list[Overwritten]

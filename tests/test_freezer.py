@@ -107,6 +107,17 @@ def test_a_share_of_less_than_a_head_never_stops_a_loss_budget() -> None:
     assert made.rate_due(H) is None
 
 
+def test_a_plan_that_was_rounded_otherwise_does_not_stop_a_loss_budget() -> None:
+    _, _, made = freezer(rounding="round")
+    made.freeze(0, 0.45, calibration_data())
+    assert made.plan is not None
+    assert made.num_static_heads == 2
+    # rounded down the same rate means one head, and the next share two
+    _, _, resumed = freezer(schedule=loss_budget(budget=1e6), rounding="floor")
+    resumed.restore(made.plan)
+    assert resumed.rate_due(1) == 0.75
+
+
 def test_an_undone_freeze_leaves_patterns_in_training_as_they_were() -> None:
     def run(*, undo: bool) -> tuple[list[float], dict[str, torch.Tensor]]:
         model, optimizer, made = freezer(schedule=loss_budget(budget=1e6), pattern_lr=0.1, max_fit_kl=9.0)

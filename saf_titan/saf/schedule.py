@@ -171,7 +171,7 @@ class LossBudgetSchedule:
         if self._left <= 0:
             return f"the loss budget of {self._budget:.5f} is used up"
         if self.failures >= self.config.max_failures:
-            return f"{self.failures} freezes were undone; {left}"
+            return f"{self.failures} of at most {self.config.max_failures} freezes were undone; {left}"
         return None
 
     @property

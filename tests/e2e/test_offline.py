@@ -67,11 +67,3 @@ def test_another_model_and_too_little_data_are_refused(
     assert main(["calibrate", str(frozen.folder / "checkpoint"), "--out", out]) == 2
     assert "checkpoint is not a complete checkpoint" in capsys.readouterr().err
     assert not Path(out).exists()
-
-
-def test_gradients_of_a_run_that_froze_nothing(frozen: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    last, out = str(frozen.folder / "checkpoint" / "step-4"), str(tmp_path / "stats")
-    resting = tmp_path / "resting.toml"
-    resting.write_text((frozen.folder / "config.toml").read_text().replace("enable = true\nstep", "enable = false\nstep"))
-    assert main(["calibrate", last, "--config", str(resting), "--selector", "qk_gradient", "--out", out]) == 2
-    assert "holds no average" in capsys.readouterr().err

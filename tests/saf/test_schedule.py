@@ -131,7 +131,7 @@ def test_the_end_and_what_is_left_are_told(caplog: pytest.LogCaptureFixture) -> 
         "Held-out loss 3.00000 -> 3.01200: damage 0.00399, within the budget, of which 0.00596 of 0.00995 are left",
         "Held-out loss 3.00000 -> 3.06000: damage 0.01980, over the budget, of which 0.00596 of 0.00995 are left",
     ]
-    assert schedule.end(0.2) == "1 freezes were undone; 0.00596 of the loss budget of 0.00995 are left"
+    assert schedule.end(0.2) == "1 of at most 1 freezes were undone; 0.00596 of the loss budget of 0.00995 are left"
     spent = LossBudgetSchedule(LossBudget(start=0, interval=1, max_rate=1, num_heads=10))
     spent.spent = math.log1p(0.01)
     assert spent.end(0) == "the loss budget of 0.00995 is used up"
