@@ -89,6 +89,16 @@ class Calibration:
         """Every score (L, H) there is, by selector name; lower = more static, NaN for static heads."""
         return {"variance": self.variance_LH, "kl": self.kl_LH, **self.extra_scores}
 
+    def scores_of(self, selector: str) -> Tensor:
+        """The scores (L, H) by a selector's name; ValueError, with the remedy, if there are none."""
+        table = self.all_scores()
+        if selector not in table:
+            raise ValueError(
+                f"this calibration has no scores {selector!r}, it has {', '.join(sorted(table))}: add those of a "
+                f"checkpoint by saf_titan.saf calibrate --selector"
+            )
+        return table[selector]
+
     def with_scores(self, **scores_LH: Tensor) -> Calibration:
         """This calibration with further scores, each (L, H), lower = more static, under a selector's name."""
         for name, score_LH in scores_LH.items():

@@ -31,13 +31,7 @@ def scores(calibration: Calibration, selector: str, *, seed: int = 0) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
         random_LH = torch.rand(calibration.live_LH.shape, generator=generator, dtype=torch.float64)
         return random_LH.masked_fill(~calibration.live_LH, math.nan)
-    known = calibration.all_scores()
-    if selector not in known:
-        raise ValueError(
-            f"this calibration has no scores {selector!r}: it has {', '.join(sorted(known))} and random; "
-            f"saf_titan.saf calibrate --selector adds scores of a checkpoint"
-        )
-    score_LH = known[selector]
+    score_LH = calibration.scores_of(selector)
     if broken := (calibration.live_LH & ~score_LH.isfinite()).nonzero().tolist():
         names = ", ".join(f"L{layer}H{head}" for layer, head in broken)
         raise ValueError(f"the scores {selector!r} of live heads must be finite, and those of {names} are not")

@@ -58,7 +58,7 @@ def test_scores_by_name() -> None:
     assert torch.equal(scores(measured, "kl"), measured.kl_LH)
     extra = measured.with_scores(redundancy=-measured.kl_LH)
     assert torch.equal(scores(extra, "redundancy"), -measured.kl_LH)
-    with pytest.raises(ValueError, match="no scores 'redundancy': it has kl, variance"):
+    with pytest.raises(ValueError, match="no scores 'redundancy', it has kl, variance: add"):
         scores(measured, "redundancy")
 
 
