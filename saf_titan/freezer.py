@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Generic
 
@@ -24,11 +24,10 @@ from saf_titan.config import RunConfig
 from saf_titan.config.own_sections import SafSection
 from saf_titan.head_count import head_count
 from saf_titan.measurement import Measurement, logged_progress
-from saf_titan.saf import container
 from saf_titan.saf.calibration import Calibration
-from saf_titan.saf.capture import Progress
 from saf_titan.saf.contents import COMPACT_CONTENTS
 from saf_titan.saf.event import make_plan
+from saf_titan.saf.freeze_state import FreezeState
 from saf_titan.saf.gradient_ema import GradientEMA
 from saf_titan.saf.install import Overwritten, install, replace_value_rows, zero_unused_weights
 from saf_titan.saf.pattern_training import PatternTraining
@@ -37,8 +36,6 @@ from saf_titan.saf.schedule import FixedSchedule, LossBudget, LossBudgetSchedule
 from saf_titan.saf.select import parse_heads
 
 logger = logging.getLogger()
-
-_STATE, _STATE_VERSION = "freeze_state", 1
 
 
 @dataclass(frozen=True)
@@ -75,6 +72,7 @@ class Freezer(Generic[Batch]):
         self._optimizer, self._group = optimizer, group
         self._settings, self._schedule = settings, schedule
         self._plan: StaticPlan | None = None
+        self._loaded = FreezeState()
         self._pattern_training: PatternTraining | None = None
         if settings.enable and settings.pattern_lr:
             optimizer.register_step_post_hook(self._train_patterns)
@@ -105,7 +103,7 @@ class Freezer(Generic[Batch]):
         """
         if not self._settings.enable:
             return None
-        rate = self._schedule.next_rate(step, self.plan.rate if self.plan is not None else 0.0)
+        rate = self._schedule.next_rate(step, self._rate)
         # a small step of a ramp may not add a whole head
         if rate is None or head_count(self.num_heads, rate, self._settings.rounding) <= self.num_static_heads:
             return None
@@ -125,13 +123,13 @@ class Freezer(Generic[Batch]):
     def freeze(self, step: int, rate: float, data: CalibrationData[Batch]) -> FreezeResult:
         """Make a share ``rate`` of all heads static; weights, moments and everything else go on untouched.
 
-        Every rank must call it; nothing is changed if it raises. Raises ValueError where :func:`make_plan` does, and
-        RuntimeError if the ranks disagree.
+        Every rank must call it; nothing is changed if it raises. Raises ValueError where :func:`make_plan` does and for
+        a held-out loss that is not finite, and RuntimeError if the ranks disagree.
         """
         settings = self._settings
         seconds: dict[str, float] = {}
         with _timed(seconds, "calibrate"):
-            calibration = self.calibrate(data, logged_progress())
+            calibration = self._measurement.calibrate(data, (settings.selector,), self._gradient, logged_progress())
         with _timed(seconds, "fit"):
             plan = make_plan(
                 calibration,
@@ -154,53 +152,45 @@ class Freezer(Generic[Batch]):
             self._require_agreement(plan)
             value_rows = self._measurement.compensated_values(plan, data.batches)
         before = self._measurement.held_out_loss(data.batches) if self._schedule.measures else None
-        with _timed(seconds, "install"):
-            install(self.attentions, plan)
-            changed = [zero_unused_weights(self.attentions, plan, self._optimizer.state)]
-            changed += self._keep_if_better(value_rows, data.batches[-1])
-        losses = None
-        if before is not None:
-            losses = before, self._measurement.held_out_loss(data.batches)
-            if not self._schedule.judge(step, *losses):
-                for overwritten in reversed(changed):
-                    overwritten.restore()
-                install(self.attentions, self.plan)
-                # the layers have new tensors for what was trained before
-                if self.plan is not None:
-                    self._accept(self.plan)
-                return FreezeResult(plan, calibration, accepted=False, losses=losses, seconds=seconds)
-        self._accept(plan)
-        return FreezeResult(plan, calibration, accepted=True, losses=losses, seconds=seconds)
-
-    def calibrate(self, data: CalibrationData[Batch], progress: Progress) -> Calibration:
-        """What a freeze would be decided on; changes nothing. Every rank must call it."""
-        return self._measurement.calibrate(data, self._gradient, progress)
+        changed: list[Overwritten] = []
+        try:
+            with _timed(seconds, "install"):
+                install(self.attentions, plan)
+                changed.append(zero_unused_weights(self.attentions, plan, self._optimizer.state))
+                self._compensate(value_rows, data.batches[-1], changed)
+            losses = (before, self._measurement.held_out_loss(data.batches)) if before is not None else None
+            accepted = losses is None or self._schedule.judge(step, *losses)
+        except BaseException:
+            self._undo(changed)
+            raise
+        if accepted:
+            self._accept(plan)
+        else:
+            self._undo(changed)
+        if (end := self._schedule.end(self._rate)) is not None:
+            logger.info(f"The schedule ends: {end}")
+        return FreezeResult(plan, calibration, accepted=accepted, losses=losses, seconds=seconds)
 
     def state(self) -> bytes | None:
         """What must survive a restart beside the plan; None if nothing must."""
-        header: dict[str, object] = {}
-        tensors: dict[str, Tensor] = {}
-        if self._settings.enable and (schedule := self._schedule.state_dict()):
-            header["schedule"] = schedule
-        if self._gradient is not None:
-            average = self._gradient.state_dict()
-            tensors["gradient.average_LH"] = average.pop("average_LH")
-            header["gradient"] = average
-        if self._pattern_training is not None:
-            tensors |= {f"patterns.{name}": value for name, value in self._pattern_training.moments().items()}
-        return container.pack(_STATE, _STATE_VERSION, header, tensors) if header or tensors else None
+        if not self._settings.enable:
+            # the heads rest, and may go on later where they stopped; an average of gradients would be out of date
+            return replace(self._loaded, gradient={}).to_bytes()
+        return FreezeState(
+            schedule=self._schedule.state_dict(),
+            gradient=self._gradient.state_dict() if self._gradient is not None else {},
+            moments=self._pattern_training.moments() if self._pattern_training is not None else {},
+        ).to_bytes()
 
     def load_state(self, data: bytes) -> None:
         """Take up the state of a checkpoint; parts that this run has no use for are ignored."""
-        header, tensors = container.unpack(data, _STATE, _STATE_VERSION, source="the freeze state of the checkpoint")
-        if "schedule" in header and self._settings.enable:
-            self._schedule.load_state_dict(header["schedule"])
-        if "gradient" in header and self._gradient is not None:
-            self._gradient.load_state_dict({**header["gradient"], "average_LH": tensors["gradient.average_LH"]})
-        prefix = "patterns."
-        moments = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-        if moments and self._pattern_training is not None:
-            self._pattern_training.load_moments(moments)
+        state = self._loaded = FreezeState.from_bytes(data)
+        if state.schedule and self._settings.enable:
+            self._schedule.load_state_dict(state.schedule)
+        if state.gradient and self._gradient is not None:
+            self._gradient.load_state_dict(state.gradient)
+        if self._pattern_training is not None:
+            self._pattern_training.load_moments(state.moments)
 
     def summary(self) -> str:
         """Static heads by layer, as ``L0:1,4 L3:0``."""
@@ -210,25 +200,57 @@ class Freezer(Generic[Batch]):
             if attention.static_heads
         )
 
-    def _keep_if_better(self, value_rows: dict[tuple[int, int], Tensor] | None, batch: Batch) -> list[Overwritten]:
-        """Write value rows where the loss on a batch falls by it; what they replaced, for an undo."""
-        if value_rows is None:
-            return []
-        before = self._measurement.held_out_loss([batch])
-        overwritten = replace_value_rows(self.attentions, value_rows)
-        after = self._measurement.held_out_loss([batch])
-        logger.info("Compensated values: loss %.4f -> %.4f", before, after)
-        if after < before:
-            return [overwritten]
-        overwritten.restore()
-        return []
+    @property
+    def _rate(self) -> float:
+        """The share of heads that was last asked for, in this run's way of rounding: never less than what there is."""
+        asked = self.plan.rate if self.plan is not None else 0.0
+        if head_count(self.num_heads, asked, self._settings.rounding) < self.num_static_heads:
+            return self.num_static_heads / self.num_heads
+        return asked
+
+    def _compensate(
+        self, value_rows: Mapping[tuple[int, int], Tensor], batch: Batch, changed: list[Overwritten]
+    ) -> None:
+        """Write the value rows of one head after the other, each where the loss of a batch falls by it.
+
+        changed: takes up what was replaced. One forward of the batch a head, and one before.
+        """
+        if not value_rows:
+            return
+        first = lowest = self._measurement.held_out_loss([batch])
+        kept = []
+        for (layer, head), new_DC in value_rows.items():
+            overwritten = replace_value_rows(self.attentions, {(layer, head): new_DC})
+            changed.append(overwritten)
+            loss = self._measurement.held_out_loss([batch])
+            if loss < lowest:
+                lowest = loss
+                kept.append(f"L{layer}H{head}")
+            else:
+                overwritten.restore()
+                changed.pop()
+        logger.info(
+            f"Compensated the values of {len(kept)} of {len(value_rows)} heads: loss {first:.5f} -> {lowest:.5f} "
+            f"({', '.join(kept) or 'none'})"
+        )
+
+    def _undo(self, changed: Sequence[Overwritten]) -> None:
+        """Take back an installation that was not accepted."""
+        for overwritten in reversed(changed):
+            overwritten.restore()
+        install(self.attentions, self.plan)
+        # the layers have new tensors for what was trained before
+        if self.plan is not None:
+            self._accept(self.plan)
 
     def _accept(self, plan: StaticPlan) -> None:
-        """Take an installed plan as the plan of the model."""
-        self._plan = plan
-        self._pattern_training = None
+        """Take an installed plan as the plan of the model; patterns that were in training go on with their moments."""
+        training = None
         if self._settings.enable and self._settings.pattern_lr and plan.content in COMPACT_CONTENTS:
-            self._pattern_training = PatternTraining(self.attentions, plan, self._settings.pattern_lr, self._group)
+            training = PatternTraining(self.attentions, plan, self._settings.pattern_lr, self._group)
+            if self._pattern_training is not None:
+                training.load_moments(self._pattern_training.moments())
+        self._plan, self._pattern_training = plan, training
 
     def _train_patterns(self, *_: object) -> None:
         if self._pattern_training is not None:
@@ -266,6 +288,8 @@ def freeze_schedule(run: RunConfig) -> Schedule:
                 start=start,
                 interval=saf.interval,
                 max_rate=saf.rate,
+                num_heads=run.shape.num_layers * run.shape.num_heads,
+                rounding=saf.rounding,
                 increment=saf.increment,
                 budget=saf.loss_budget,
                 max_failures=saf.max_failures,

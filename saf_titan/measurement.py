@@ -7,7 +7,7 @@ own share of the calibration sequences, and all get the same answer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic
 
@@ -30,7 +30,7 @@ from saf_titan.saf.plan import StaticPlan
 from saf_titan.saf.progress import TimedProgress
 from saf_titan.saf.select import Head
 
-OUTPUT_SELECTORS = ("output_rms", "redundancy", "block_influence", "output_error")
+OUTPUT_SELECTORS = frozenset({"output_rms", "redundancy", "block_influence", "output_error"})
 """Selectors that need values and output weights: one more forward a batch."""
 
 _PROGRESS_SECONDS = 20.0
@@ -58,8 +58,14 @@ class Measurement(Generic[Batch]):
         self._forward, self._sequence_losses = forward, sequence_losses
         self.attentions = [module for module in model.modules() if isinstance(module, SAFAttention)]
 
-    def calibrate(self, data: CalibrationData[Batch], gradient: GradientEMA | None, progress: Progress) -> Calibration:
-        """Statistics of the live heads and the selector's own scores.
+    def calibrate(
+        self,
+        data: CalibrationData[Batch],
+        selectors: Collection[str],
+        gradient: GradientEMA | None,
+        progress: Progress,
+    ) -> Calibration:
+        """Statistics of the live heads and the scores that ``selectors`` go by.
 
         gradient: what the steps so far have told the gradient selector.
         """
@@ -74,7 +80,7 @@ class Measurement(Generic[Batch]):
                 source=data.source,
                 progress=progress,
             )
-            calibration = self._with_extra_scores(calibration, data.batches)
+            calibration = self._with_extra_scores(calibration, data.batches, selectors)
             if gradient is not None:
                 calibration = calibration.with_scores(qk_gradient=gradient.scores(calibration.live_LH))
             return calibration
@@ -93,10 +99,10 @@ class Measurement(Generic[Batch]):
                 progress=logged_progress(),
             )
 
-    def compensated_values(self, plan: StaticPlan, batches: Sequence[Batch]) -> dict[tuple[int, int], Tensor] | None:
-        """Value rows that make up for the plan's patterns, solved on all batches but the last; None if unwanted."""
+    def compensated_values(self, plan: StaticPlan, batches: Sequence[Batch]) -> dict[Head, Tensor]:
+        """Value rows that make up for the plan's patterns, solved on all batches but the last; none if unwanted."""
         if not self._settings.compensate:
-            return None
+            return {}
         if len(batches) < 2:
             raise ValueError(
                 "saf.compensate needs two calibration batches a rank, one of them to measure on: lower "
@@ -114,12 +120,14 @@ class Measurement(Generic[Batch]):
             total /= dist.get_world_size(self._group)
         return total.item()
 
-    def _with_extra_scores(self, calibration: Calibration, batches: Sequence[Batch]) -> Calibration:
-        if self._settings.selector in OUTPUT_SELECTORS:
+    def _with_extra_scores(
+        self, calibration: Calibration, batches: Sequence[Batch], selectors: Collection[str]
+    ) -> Calibration:
+        if not OUTPUT_SELECTORS.isdisjoint(selectors):
             blocks = list(self._model.get_submodule("layers").children())
             scores = output_scores(blocks, self.attentions, batches, self._forward, calibration, group=self._group)
             calibration = calibration.with_scores(**scores)
-        if self._settings.selector == "gate_taylor":
+        if "gate_taylor" in selectors:
             with torch.enable_grad():
                 score_LH = gate_taylor_scores(self.attentions, batches, self._sequence_losses, group=self._group)
             self._model.zero_grad()

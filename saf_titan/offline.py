@@ -1,6 +1,6 @@
 """Calibrating a checkpoint in one process: its weights, its plan and held-out windows, without a trainer.
 
-What a freeze in training would measure at that step, by the same code: see ``Freezer.calibrate``.
+What a freeze in training would measure at that step, by the same code: see ``Measurement.calibrate``.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 # first: it must precede every other torchtitan module
 from saf_titan import compat  # isort: skip
 
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -19,20 +20,26 @@ from torchtitan.protocols.model_spec import ModelSpec
 from saf_titan.calibration_data import TokenBatch, calibration_loader, read_calibration_data
 from saf_titan.config import RunConfig
 from saf_titan.data.loader import ShardLoader
-from saf_titan.freezer import Freezer, freeze_schedule
+from saf_titan.measurement import Measurement
 from saf_titan.models import model_spec
 from saf_titan.resume import model_identity, read_freeze, require_same_model
 from saf_titan.saf.calibration import Calibration
 from saf_titan.saf.capture import Progress
 from saf_titan.saf.checkpoint import load_weights
+from saf_titan.saf.freeze_state import FreezeState
+from saf_titan.saf.gradient_ema import GradientEMA
+from saf_titan.saf.install import install
 
 
-def calibrate_checkpoint(run: RunConfig, checkpoint: Path, progress: Progress) -> Calibration:
-    """Statistics of the live heads of a checkpoint, and the scores of ``run.saf.selector``.
+def calibrate_checkpoint(
+    run: RunConfig, checkpoint: Path, progress: Progress, *, selectors: Collection[str] = ()
+) -> Calibration:
+    """Statistics of the live heads of a checkpoint, and the scores of ``selectors``, by default ``run.saf.selector``.
 
     Computes in the precision of training, on the accelerator if there is one. Raises ValueError where the checkpoint
-    is not of the configured model, and for too little data.
+    is not of the configured model, has no live head or not what a selector needs, and for too little data.
     """
+    selectors = selectors or (run.saf.selector,)
     # small mistakes come before the weights are read
     if run.model.fuse_qkv:
         raise ValueError(
@@ -43,6 +50,9 @@ def calibrate_checkpoint(run: RunConfig, checkpoint: Path, progress: Progress) -
     saved = read_freeze(checkpoint)
     if saved.model is not None:
         require_same_model(saved.model, model_identity(run), source=str(checkpoint))
+    if saved.plan is not None and len(saved.plan.heads) == run.shape.num_layers * run.shape.num_heads:
+        raise ValueError(f"every head of {checkpoint} is static already: there is nothing left to calibrate")
+    gradient = _gradient_average(saved.state, run, checkpoint) if "qk_gradient" in selectors else None
     device = torch.device("cpu" if compat.is_cpu() else torch.accelerator.current_accelerator() or "cpu")
     model = _load_model(spec, checkpoint, device, TORCH_DTYPE_MAP[run.training.mixed_precision_param])
 
@@ -54,21 +64,22 @@ def calibrate_checkpoint(run: RunConfig, checkpoint: Path, progress: Progress) -
         logits_BTV, labels_BT = forward(batch), batch[1].to(device)
         return F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, reduction="none").mean(1)
 
-    freezer = Freezer(
-        model,
-        # takes no step: it only owns the gradients of selectors that need some
-        torch.optim.SGD(model.parameters(), lr=0.0),
-        settings=run.saf,
-        schedule=freeze_schedule(run),
-        forward=forward,
-        sequence_losses=sequence_losses,
-        group=None,
-    )
-    if saved.plan is not None:
-        freezer.restore(saved.plan)
-    if saved.state is not None:
-        freezer.load_state(saved.state)
-    return freezer.calibrate(read_calibration_data(loader, run), progress)
+    measurement = Measurement(model, run.saf, forward=forward, sequence_losses=sequence_losses, group=None)
+    install(measurement.attentions, saved.plan)
+    return measurement.calibrate(read_calibration_data(loader, run), selectors, gradient, progress)
+
+
+def _gradient_average(state: bytes | None, run: RunConfig, checkpoint: Path) -> GradientEMA:
+    """What the steps before a checkpoint have told the gradient selector."""
+    saved = FreezeState.from_bytes(state).gradient
+    if not saved or not saved["num_updates"]:
+        raise ValueError(
+            f'the selector "qk_gradient" averages gradients over the steps of training, and {checkpoint} holds no '
+            f'average: only a run with saf.enable = true and saf.selector = "qk_gradient" saves one'
+        )
+    average = GradientEMA(run.shape.num_layers, run.shape.num_heads)
+    average.load_state_dict(saved)
+    return average
 
 
 def _load_model(spec: ModelSpec, checkpoint: Path, device: torch.device, dtype: torch.dtype) -> nn.Module:

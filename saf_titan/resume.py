@@ -14,6 +14,7 @@ from pathlib import Path
 from torch.distributed.checkpoint import FileSystemReader
 
 from saf_titan.config import RunConfig
+from saf_titan.head_count import head_count
 from saf_titan.saf.checkpoint import read_checkpoint
 from saf_titan.saf.plan import StaticPlan
 
@@ -92,7 +93,15 @@ def _require_fitting_plan(plan: StaticPlan, run: RunConfig, checkpoint: Path) ->
     fitted = f"the static heads of {checkpoint} are fitted to sequences of {plan.T_fit} tokens"
     if seq_len > plan.T_fit:
         raise ValueError(f"training.seq_len = {seq_len}, but {fitted}; lower it to that or less")
-    if seq_len < plan.T_fit and saf.enable and saf.rate > plan.rate:
+    wanted = head_count(run.shape.num_layers * run.shape.num_heads, saf.rate, saf.rounding)
+    asks_for_more = saf.enable and saf.rate > plan.rate and wanted > len(plan.heads)
+    if asks_for_more and saf.content != plan.content:
+        raise ValueError(
+            f"saf.rate = {saf.rate:g} asks for more heads, with saf.content = {json.dumps(saf.content)}, but the heads "
+            f"of {checkpoint} have {json.dumps(plan.content)}, and a model has one content; keep that, or set "
+            f"saf.enable = false to go on with the heads there are"
+        )
+    if seq_len < plan.T_fit and asks_for_more:
         raise ValueError(
             f"saf.rate = {saf.rate:g} asks for more heads, fitted to training.seq_len = {seq_len}, but {fitted}; keep "
             f"that length, or set saf.enable = false to go on with the heads there are"

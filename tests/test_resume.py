@@ -36,9 +36,13 @@ def checkpoint(folder: Path, *, matrix: str) -> Path:
     [
         ((f"--training.seq_len={T + 1}",), f"training.seq_len = {T + 1}, but the static heads"),
         ((f"--training.seq_len={T - 1}", "--saf.enable=true", "--saf.rate=0.5"), "saf.rate = 0.5 asks for more heads"),
+        (
+            (f"--training.seq_len={T}", "--saf.enable=true", "--saf.rate=0.5", "--saf.content=uniform"),
+            'saf.content = "uniform", but the heads of .* have "mean"',
+        ),
         ((f"--training.seq_len={T}", *LLAMA, "--model.fuse_qkv=true"), "fuse_qkv = true cannot hold"),
     ],
-    ids=["longer", "more-heads", "fused"],
+    ids=["longer", "more-heads", "content", "fused"],
 )
 def test_a_plan_that_does_not_fit(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -47,8 +51,13 @@ def test_a_plan_that_does_not_fit(tmp_path: Path, words: tuple[str, ...], messag
 
 @pytest.mark.parametrize(
     "words",
-    [(f"--training.seq_len={T}",), (f"--training.seq_len={T - 1}", "--saf.enable=true", "--saf.rate=0.25")],
-    ids=["as-long", "shorter"],
+    [
+        (f"--training.seq_len={T}",),
+        (f"--training.seq_len={T}", "--saf.enable=true", "--saf.rate=0.5"),
+        (f"--training.seq_len={T}", "--saf.enable=true", "--saf.rate=0.25", "--saf.content=uniform"),
+        (f"--training.seq_len={T - 1}", "--saf.enable=true", "--saf.rate=0.25"),
+    ],
+    ids=["as-long", "as-long-and-more-heads", "content-of-no-more-heads", "shorter"],
 )
 def test_a_plan_that_fits(tmp_path: Path, words: tuple[str, ...]) -> None:
     require_compatible(SavedFreeze(plan=EXAMPLE), run_config(tmp_path, *WEIGHTS, *words), tmp_path / "parent")

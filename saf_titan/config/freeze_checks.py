@@ -64,8 +64,6 @@ def frozen_head_conflicts(config: RunConfig) -> Iterator[Conflict]:
 def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
     saf, shape = config.saf, config.shape
     total = shape.num_layers * shape.num_heads
-    if saf.schedule == "loss_budget" and head_count(total, saf.increment, saf.rounding) == 0:
-        yield Conflict(("saf.increment",), f"means none of the {total} heads; raise it to {1 / total:g} or more")
     if saf.schedule == "ramp" and config.freeze_step + saf.ramp_steps >= config.training.steps:
         yield Conflict(
             ("saf.ramp_steps", "saf.step", "saf.fraction", "training.steps"),

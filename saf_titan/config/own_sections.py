@@ -98,9 +98,10 @@ class SafSection:
     ramp_steps: Annotated[int, POSITIVE] = 500
     """ramp: steps from the freeze step to the full rate."""
     increment: Annotated[float, Range(above=0, high=1)] = 0.02
-    """loss_budget: share of all heads that a freeze adds; halved after one that was undone."""
+    """loss_budget: share of all heads that a freeze adds, at least one head; halved after one that was undone."""
     loss_budget: Annotated[float, Range(above=0)] = 0.01
-    """loss_budget: sum of the relative rises of the held-out loss over all freezes that stay (0.01: 1 %)."""
+    """loss_budget: sum of the relative rises of the loss on the calibration sequences over all freezes that stay (0.01:
+    1 %)."""
     max_failures: Annotated[int, POSITIVE] = 3
     """loss_budget: freezes that may be undone before no more are tried."""
     selector: Literal[
@@ -137,8 +138,9 @@ class SafSection:
     pattern_lr: Annotated[float, NOT_NEGATIVE] = 0.0
     """Learning rate of the patterns themselves (alpha and rho), which then go on training. 0: they stay fixed."""
     compensate: bool = False
-    """Solve the value rows of static heads again, so that the frozen output comes near the live one; kept if the loss
-    falls. For freezing without further training: training makes up for it by itself."""
+    """Solve the value rows of static heads again, so that the frozen output comes near the live one; kept for each head
+    where the loss falls. Needs two calibration batches a rank: solved on all but the last, judged on that. For freezing
+    without further training: training makes up for it by itself."""
     calibration_sequences: Annotated[int, Range(low=2)] = 32
     """Held-out sequences the statistics are taken from."""
     calibration_batch_size: Annotated[int, NOT_NEGATIVE] = 0

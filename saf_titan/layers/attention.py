@@ -145,6 +145,11 @@ class SAFAttention(GQAttention):
         return tuple(head for head in range(self.n_heads) if head not in self.static_heads)
 
     @property
+    def output_heads(self) -> tuple[int, ...]:
+        """Heads that the inner attention gives an output of, in its order: all but the pruned ones."""
+        return self.live_heads if self.is_pruned else tuple(range(self.n_heads))
+
+    @property
     def key_heads(self) -> tuple[int, ...]:
         """For each live head, which of the key heads that are computed it reads."""
         group = self.n_heads // self.n_kv_heads

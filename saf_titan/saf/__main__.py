@@ -1,13 +1,13 @@
 """The method on files: calibrate a checkpoint, look at plans and statistics, try other selections.
 
-    python -m saf_titan.saf calibrate CHECKPOINT --out stats.safetensors
+    python -m saf_titan.saf calibrate CHECKPOINT --selector kl,output_error --out stats.safetensors
     python -m saf_titan.saf show PLAN
     python -m saf_titan.saf diff PLAN PLAN
     python -m saf_titan.saf explain STATS --plan PLAN
-    python -m saf_titan.saf select STATS --rate 0.5 --selector kl --out plan.safetensors
+    python -m saf_titan.saf select STATS --rate 0.5 --selector kl --step 1000 --out plan.safetensors
     python -m saf_titan.saf fit STATS --method adam400
-    python -m saf_titan.saf apply CHECKPOINT PLAN --num-heads 12 --out CHECKPOINT
-    python -m saf_titan.saf export CHECKPOINT --num-heads 12 --out model.safetensors
+    python -m saf_titan.saf apply CHECKPOINT PLAN --out CHECKPOINT
+    python -m saf_titan.saf export CHECKPOINT --out model.safetensors
     python -m saf_titan.saf restore model.safetensors --out full.safetensors
 
 A freeze writes PLAN and STATS to <run>/saf/step-<step>/{plan,stats}.safetensors; CHECKPOINT is a folder
@@ -28,8 +28,16 @@ from typing import Annotated, Any, NoReturn
 from saf_titan.config.convert import Mismatch, convert, describe, field_types, takes_text
 from saf_titan.config.own_sections import SafSection
 from saf_titan.config.ranges import NOT_NEGATIVE, POSITIVE
+from saf_titan.head_count import head_count
 from saf_titan.saf.calibration import Calibration
-from saf_titan.saf.checkpoint import apply_plan, export_compact, read_checkpoint, restore_full, write_checkpoint
+from saf_titan.saf.checkpoint import (
+    apply_plan,
+    export_compact,
+    read_checkpoint,
+    require_complete,
+    restore_full,
+    write_checkpoint,
+)
 from saf_titan.saf.event import make_plan
 from saf_titan.saf.explain import explain
 from saf_titan.saf.fit import fit_compact
@@ -44,12 +52,14 @@ def calibrate(args: argparse.Namespace) -> int:
     from saf_titan.offline import calibrate_checkpoint
     from saf_titan.saf.progress import TimedProgress
 
-    given = {"data.path": args.data, "saf.calibration_sequences": args.sequences, "saf.selector": args.selector}
+    # a wrong folder is a wrong folder, not a folder without a configuration
+    require_complete(args.checkpoint)
+    given = {"data.path": args.data, "saf.calibration_sequences": args.sequences}
     overrides = [f"--{key}={value}" for key, value in given.items() if value is not None]
     # <run>/config.toml of <run>/checkpoint/step-N
-    run = load_config(args.config or args.checkpoint.resolve().parents[1] / "config.toml", overrides)
+    run = load_config(args.config or args.checkpoint.resolve().parent.parent / "config.toml", overrides)
     progress = TimedProgress(partial(print, file=sys.stderr), every=2.0)
-    calibration = calibrate_checkpoint(run, args.checkpoint, progress)
+    calibration = calibrate_checkpoint(run, args.checkpoint, progress, selectors=args.selector)
     calibration.save(args.out)
     record, live = calibration.record, int(calibration.live_LH.sum())
     print(
@@ -88,8 +98,12 @@ def explain_ranking(args: argparse.Namespace) -> int:
 
 
 def select(args: argparse.Namespace) -> int:
+    calibration = Calibration.load(args.stats)
+    num_heads = calibration.live_LH.numel()
+    if head_count(num_heads, args.rate, args.rounding) == 0:
+        raise ValueError(f"--rate {args.rate:g} means none of the {num_heads} heads; raise it")
     plan = make_plan(
-        Calibration.load(args.stats),
+        calibration,
         step=args.step,
         rate=args.rate,
         selector=args.selector,
@@ -99,6 +113,7 @@ def select(args: argparse.Namespace) -> int:
         max_per_layer=args.max_per_layer,
         exclude_layers=args.exclude_layers,
         on_shortfall=args.on_shortfall,
+        fit_method=args.fit_method,
         seed=args.seed,
         heads=args.heads,
         base_plan=StaticPlan.load(args.base) if args.base else None,
@@ -180,8 +195,13 @@ def _heads(text: str) -> list[Head]:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+def _selectors(text: str) -> tuple[str, ...]:
+    return tuple(_SAF["selector"](name) for name in text.split(","))
+
+
 _COUNT = _value(Annotated[int, POSITIVE])
 _NUMBER = _value(Annotated[int, NOT_NEGATIVE])
+_NUM_HEADS_HELP = "query heads a layer, for a checkpoint of stock torchtitan, which does not tell"
 _SAF = {name: _value(hint) for name, hint in field_types(SafSection).items()}
 """Readers of the words that mean what a key of [saf] means."""
 
@@ -197,7 +217,13 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--config", type=Path, help="TOML file of the run (default: the run's own config.toml)")
     command.add_argument("--data", help="folder of token shards (default: data.path of the configuration)")
     command.add_argument("--sequences", type=_SAF["calibration_sequences"], metavar="N", help="of the held-out text")
-    command.add_argument("--selector", type=_SAF["selector"], help="adds the scores that this selector goes by")
+    command.add_argument(
+        "--selector",
+        type=_selectors,
+        default=(),
+        metavar="NAME,NAME,...",
+        help="adds the scores that these selectors go by (default: saf.selector of the configuration)",
+    )
     command.add_argument("--out", type=Path, required=True, help="file of the statistics")
     command.set_defaults(run=calibrate)
 
@@ -229,6 +255,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--rounding", type=_SAF["rounding"], default="round", help="round or floor")
     command.add_argument("--max-per-layer", type=_COUNT)
     command.add_argument("--exclude-layers", type=_NUMBER, nargs="*", default=[], metavar="LAYER")
+    command.add_argument("--fit-method", type=_SAF["fit_method"], default="lbfgs", help="lbfgs, ipf or adam400")
     command.add_argument("--on-shortfall", type=_SAF["on_shortfall"], default="error", help="error or warn")
     command.add_argument("--heads", type=_heads, default=[], help="for selector list: L0H3,L2H1,...")
     command.add_argument("--seed", type=_SAF["seed"], default=0)
@@ -245,13 +272,13 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("apply", help="a checkpoint with a plan in it, as if the freeze had been in training")
     command.add_argument("checkpoint", type=Path)
     command.add_argument("plan", type=Path)
-    command.add_argument("--num-heads", type=_COUNT, required=True, help="query heads a layer")
+    command.add_argument("--num-heads", type=_COUNT, help=_NUM_HEADS_HELP)
     command.add_argument("--out", type=Path, required=True, help="folder of the new checkpoint")
     command.set_defaults(run=apply)
 
     command = commands.add_parser("export", help="weights of a frozen checkpoint without those of static heads")
     command.add_argument("checkpoint", type=Path)
-    command.add_argument("--num-heads", type=_COUNT, required=True, help="query heads a layer")
+    command.add_argument("--num-heads", type=_COUNT, help=_NUM_HEADS_HELP)
     command.add_argument("--out", type=Path, required=True, help="safetensors file")
     command.set_defaults(run=export)
 

@@ -129,7 +129,7 @@ def _assemble(
         entropy_LH=table("entropy_H"),
         mean_map_LHPP=table("mean_map_HPP", P, P),
         live_LH=live_LH,
-        record=CalibrationRecord(one.num_sequences, T, positions, seed, source),
+        record=CalibrationRecord(one.num_sequences, T, positions, seed, source, heads=(L, H)),
     )
     _check_finite(calibration.kl_LH, live_LH)
     return calibration

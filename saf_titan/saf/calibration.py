@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -27,6 +28,20 @@ class CalibrationRecord:
     """Where each sequence starts in its source, in tokens; the order of the sequences in the statistics."""
     seed: int = 0
     source: str = ""
+    heads: tuple[int, int] | None = None
+    """(layers, query heads a layer) of the model; None in records that do not tell."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, without what is not told."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> CalibrationRecord:
+        """Inverse of `to_json`, lists for tuples."""
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        return cls(**fields)
 
 
 @dataclass(frozen=True)
@@ -74,6 +89,16 @@ class Calibration:
         """Every score (L, H) there is, by selector name; lower = more static, NaN for static heads."""
         return {"variance": self.variance_LH, "kl": self.kl_LH, **self.extra_scores}
 
+    def scores_of(self, selector: str) -> Tensor:
+        """The scores (L, H) by a selector's name; ValueError, with the remedy, if there are none."""
+        table = self.all_scores()
+        if selector not in table:
+            raise ValueError(
+                f"this calibration has no scores {selector!r}, it has {', '.join(sorted(table))}: add those of a "
+                f"checkpoint by saf_titan.saf calibrate --selector"
+            )
+        return table[selector]
+
     def with_scores(self, **scores_LH: Tensor) -> Calibration:
         """This calibration with further scores, each (L, H), lower = more static, under a selector's name."""
         for name, score_LH in scores_LH.items():
@@ -91,17 +116,16 @@ class Calibration:
         # pictures need no more
         tensors["mean_map_LHPP"] = self.mean_map_LHPP.float()
         tensors |= {f"extra_scores.{name}": score_LH for name, score_LH in self.extra_scores.items()}
-        return container.pack(_KIND, _VERSION, {"record": dataclasses.asdict(self.record)}, tensors)
+        return container.pack(_KIND, _VERSION, {"record": self.record.to_json()}, tensors)
 
     @classmethod
     def from_bytes(cls, data: bytes, *, source: str = "the data") -> Calibration:
         """Inverse of `to_bytes`; ValueError names `source` if the bytes are not a whole calibration."""
         header, tensors = container.unpack(data, _KIND, _VERSION, source=source)
-        record = header["record"]
         prefix = "extra_scores."
         return cls(
             **{name: tensor for name, tensor in tensors.items() if not name.startswith(prefix)},
-            record=CalibrationRecord(**{**record, "positions": tuple(record["positions"])}),
+            record=CalibrationRecord.from_json(header["record"]),
             extra_scores={name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)},
         )
 
@@ -111,5 +135,5 @@ class Calibration:
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
-        """Read from a file; ValueError names it if it is damaged."""
-        return cls.from_bytes(Path(path).read_bytes(), source=str(path))
+        """Read from a file; ValueError names it if it is damaged or not there."""
+        return cls.from_bytes(container.read_file(path, _KIND), source=str(path))

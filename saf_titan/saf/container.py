@@ -54,17 +54,21 @@ def unpack(
         metadata = json.loads(data[8 : 8 + header_size]).get("__metadata__") or {}
     if _KEY not in metadata:
         raise ValueError(f"{source} is a safetensors file, but not one of saf_titan's: a {kind} is needed")
-    envelope = json.loads(metadata[_KEY])
-    if envelope["kind"] != kind:
-        raise ValueError(f"{source} holds a {envelope['kind']}, but a {kind} is needed")
-    if envelope["version"] != version:
+    with readable(source, kind):
+        envelope = json.loads(metadata[_KEY])
+        found, found_version, expected = envelope["kind"], envelope["version"], envelope["digest"]
+        header: dict[str, Any] = envelope["header"]
+        actual = digest(header, tensors)
+    if found != kind:
+        raise ValueError(f"{source} holds a {found}, but a {kind} is needed")
+    if found_version != version:
         raise ValueError(
-            f"{source} has {kind} version {envelope['version']}, this saf_titan reads version {version}: "
+            f"{source} has {kind} version {found_version}, this saf_titan reads version {version}: "
             "use the version that wrote it"
         )
-    if envelope["digest"] != digest(envelope["header"], tensors):
-        raise ValueError(f"{source} does not match its digest {envelope['digest'][:12]}: it was damaged or edited")
-    return envelope["header"], tensors
+    if expected != actual:
+        raise ValueError(f"{source} does not match its digest {str(expected)[:12]}: it was damaged or edited")
+    return header, tensors
 
 
 @contextmanager
@@ -85,6 +89,16 @@ def readable(source: str | Path, kind: str) -> Iterator[None]:
         ) from error
 
 
+def read_file(path: str | Path, kind: str) -> bytes:
+    """The bytes of a file. ValueError, with the kind of file that is needed, if there is none or it is a folder."""
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: give the file of a {kind}{_example(path)}")
+    if not path.exists():
+        raise ValueError(f"{path} does not exist: a {kind} is needed{_example(path.parent)}")
+    return path.read_bytes()
+
+
 def write_file(path: str | Path, data: bytes) -> None:
     """Write all of the data or nothing: temporary file, sync, rename. An existing file is replaced."""
     path = Path(path)
@@ -99,6 +113,12 @@ def write_file(path: str | Path, data: bytes) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _example(folder: Path) -> str:
+    """What there is to choose from in a folder."""
+    names = sorted(path.name for path in folder.glob("*.safetensors"))
+    return f"; {folder} has {', '.join(names)}" if names else ""
 
 
 def _first_line(error: BaseException) -> str:

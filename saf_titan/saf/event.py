@@ -98,22 +98,26 @@ def make_plan(
     room.subtract(head.layer for head in base_heads)
     fit = _no_fit if content == PRUNE else partial(_fit, method=fit_method)
     fill = partial(_fill_quota, calibration, fit, quota=quota, max_fit_kl=max_fit_kl, step=step)
+    full, passed_over = "is full", None
     if selector == "list":
-        scores_LH = calibration.variance_LH
+        scores_LH = scores(calibration, "variance")
         ranking = _check_list(heads, calibration, quota)
         on_shortfall = "error"
     elif selector == "random_layer_matched":
-        ranking = rank_heads(calibration.variance_LH, exclude_layers=exclude_layers)
-        by_variance, _ = fill(scores_LH=calibration.variance_LH, ranking=ranking, room=room.copy())
-        room = Counter(head.layer for head in by_variance)
+        variance_LH = scores(calibration, "variance")
+        ranking = rank_heads(variance_LH, exclude_layers=exclude_layers)
+        by_variance, passed_over = fill(scores_LH=variance_LH, ranking=ranking, room=room)
+        full, room = "has as many as by variance", Counter(head.layer for head in by_variance)
         scores_LH = scores(calibration, "random", seed=seed)
         ranking = rank_heads(scores_LH, exclude_layers=exclude_layers)
     else:
         scores_LH = scores(calibration, selector, seed=seed)
         ranking = rank_heads(scores_LH, exclude_layers=exclude_layers)
-    chosen, skipped = fill(scores_LH=scores_LH, ranking=ranking, room=room)
+    chosen, skipped = fill(scores_LH=scores_LH, ranking=ranking, room=room, full=full)
     if len(chosen) < quota:
-        _report_shortfall(quota - len(chosen), len(base_heads) + quota, rate, skipped, max_fit_kl, on_shortfall)
+        # layers matched to variance are as short as variance is: what that passed over tells why
+        reasons = skipped if passed_over is None else passed_over
+        _report_shortfall(quota - len(chosen), len(base_heads) + quota, rate, reasons, max_fit_kl, on_shortfall)
     plan = StaticPlan(
         heads=tuple(
             sorted(_with_content(chosen, content, calibration, seed, dense), key=lambda head: (head.layer, head.head))
@@ -155,8 +159,13 @@ def _fill_quota(
     room: Counter[int],
     max_fit_kl: float,
     step: int,
+    full: str = "is full",
 ) -> tuple[list[StaticHead], list[SkippedHead]]:
-    """The first `quota` heads of the ranking that fit, with at most room[layer] of a layer, and those passed over."""
+    """The first `quota` heads of the ranking that fit, with at most room[layer] of a layer, and those passed over.
+
+    full: what is said of a layer without room.
+    """
+    room = room.copy()
     chosen: list[StaticHead] = []
     skipped: list[SkippedHead] = []
     waiting = deque(enumerate(ranking))
@@ -166,7 +175,7 @@ def _fill_quota(
         while waiting and len(batch) < min(quota - len(chosen), _FIT_CHUNK):
             rank, (layer, head) = waiting[0]
             if room[layer] <= 0:
-                skipped.append(SkippedHead(layer, head, scores_LH[layer, head].item(), None, f"layer {layer} is full"))
+                skipped.append(SkippedHead(layer, head, scores_LH[layer, head].item(), None, f"layer {layer} {full}"))
             elif room_left[layer] <= 0:
                 # full only if all of the batch fit: decide after the fit
                 break
@@ -259,6 +268,8 @@ def _check_base(calibration: Calibration, base_heads: Sequence[StaticHead]) -> N
 def _check_list(heads: Sequence[Head], calibration: Calibration, quota: int) -> list[Head]:
     """A given list of heads must be live heads of the model, each once, as many as the rate asks for."""
     require_live(calibration, heads)
-    if len(set(heads)) != len(heads) or len(heads) != quota:
-        raise ValueError(f"the list of heads must name each of {quota} heads once (from rate), got {len(heads)} names")
+    if twice := [f"L{layer}H{head}" for (layer, head), count in Counter(heads).items() if count > 1]:
+        raise ValueError(f"the list of heads names {', '.join(twice)} more than once")
+    if len(heads) != quota:
+        raise ValueError(f"the list of heads must name {quota} heads, as many as rate asks for, and names {len(heads)}")
     return list(heads)

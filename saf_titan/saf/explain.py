@@ -28,9 +28,8 @@ def explain(
         plan: marks its heads as static and those it skipped with the reason.
         top: only the first lines; 0 for all.
     """
+    ordering_N = calibration.scores_of(selector)[calibration.live_LH]
     table = calibration.all_scores()
-    if selector not in table:
-        raise ValueError(f"this calibration has no scores {selector!r}: it has {', '.join(sorted(table))}")
     live_N2 = calibration.live_LH.nonzero()
     columns = {name: score_LH[calibration.live_LH] for name, score_LH in table.items()}
     ranks = {name: (_mean_ranks(score_N) + 1).round().int() for name, score_N in columns.items()}
@@ -44,7 +43,7 @@ def explain(
         "recent": calibration.recent_mass_LH(),
     }
     lines = [" ".join(["head   ", *(f"{name:>18}" for name in names), *(f"{name:>8}" for name in extras)])]
-    order = sorted(range(len(live_N2)), key=lambda n: (columns[selector][n].item(), live_N2[n].tolist()))
+    order = sorted(range(len(live_N2)), key=lambda n: (ordering_N[n].item(), live_N2[n].tolist()))
     for n in order[: top or None]:
         layer, head = live_N2[n].tolist()
         scores = (f"{columns[name][n].item():>11.3e} {f'[{ranks[name][n].item()}]':>6}" for name in names)

@@ -11,7 +11,7 @@ changes the stream r by e = (o_fit - o) W_O, with o_fit the pattern applied to t
 
 All are lower for heads that are safer to replace, NaN for heads that are static already.
 
-Legend: B sequences, T time, H query heads, D head dim, C model dim, L layers.
+Legend: B sequences, T time, H query heads, U heads with an output, K value heads, D head dim, C model dim, L layers.
 """
 
 from __future__ import annotations
@@ -35,14 +35,26 @@ Batch = TypeVar("Batch")
 
 
 class MeasurableAttention(Protocol):
-    """An attention layer whose parts can be watched.
+    """An attention layer whose parts can be watched: a module that returns (B, T, C).
 
-    inner_attention: called with (q, k, v_BTHD, ...), gives o_BTHD for all heads in natural order.
-    wo: maps the concatenated o (B, T, H * D) to (B, T, C).
+    inner_attention: called with (q, k, v_BTKD, ...), gives o_BTUD for `output_heads`. Heads may share values (K < U),
+        evenly grouped.
+    wo: its weight (C, H * D) has a block of columns for each of all heads.
     """
 
+    num_heads: int
     inner_attention: nn.Module
     wo: nn.Linear
+
+    @property
+    def live_heads(self) -> tuple[int, ...]:
+        """Heads that attend by queries and keys, ascending."""
+
+    @property
+    def output_heads(self) -> tuple[int, ...]:
+        """Heads that have an output, ascending: all but pruned ones."""
+
+    def register_forward_hook(self, hook: Callable[..., None]) -> RemovableHandle: ...
 
 
 def output_scores(
@@ -79,7 +91,10 @@ def output_scores(
     # a head that adds nothing has no direction: its cosines are 0
     norm_LH = gram_LHH.diagonal(dim1=1, dim2=2).sqrt()
     cosine_LHH = gram_LHH / (norm_LH[:, :, None] * norm_LH[:, None, :]).clamp(min=torch.finfo(torch.float64).tiny)
+    # neither a head itself nor one that is gone does what the head does
     cosine_LHH.diagonal(dim1=1, dim2=2).fill_(-1)
+    for layer, attention in enumerate(attentions):
+        cosine_LHH[layer, :, [h for h in range(attention.num_heads) if h not in attention.output_heads]] = -1
     width = attentions[0].wo.out_features
     scores = {
         "output_rms": norm_LH / (tokens_L[:, None] * width).sqrt(),
@@ -96,7 +111,8 @@ class _Watcher:
     def __init__(self, block: nn.Module, attention: MeasurableAttention, calibration: Calibration, layer: int) -> None:
         self.block, self.attention = block, attention
         self.live = tuple(calibration.live_LH[layer].nonzero().flatten().tolist())
-        self.pattern = _fitted_pattern(calibration, layer, self.live) if self.live else None
+        if self.live:
+            self.pattern = _fitted_pattern(calibration, layer, self.live)
         H = calibration.num_heads
         self.gram_HH = torch.zeros(H, H, dtype=torch.float64)
         """<a_h, a_g>."""
@@ -110,38 +126,42 @@ class _Watcher:
         self._values_and_outputs: tuple[Tensor, Tensor] | None = None
 
     def register(self) -> list[RemovableHandle]:
+        if not self.live:
+            return []
         return [
             self.block.register_forward_pre_hook(self._on_block),
             self.attention.inner_attention.register_forward_hook(self._on_inner_attention),
-            self.attention.wo.register_forward_hook(self._on_wo),
+            # not of `wo`, which a layer with pruned heads calls in part
+            self.attention.register_forward_hook(self._on_attention),
         ]
 
     def _on_block(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
         self._before_BTC = args[0]
 
-    def _on_inner_attention(self, module: nn.Module, args: tuple[Tensor, ...], o_BTHD: Tensor) -> None:
-        self._values_and_outputs = args[2], o_BTHD
+    def _on_inner_attention(self, module: nn.Module, args: tuple[Tensor, ...], o_BTUD: Tensor) -> None:
+        self._values_and_outputs = args[2], o_BTUD
 
-    def _on_wo(self, module: nn.Module, args: tuple[Tensor, ...], attended_BTC: Tensor) -> None:
+    def _on_attention(self, module: nn.Module, args: tuple[Tensor, ...], attended_BTC: Tensor) -> None:
         assert self._before_BTC is not None
         assert self._values_and_outputs is not None
-        v_BTHD, o_BTHD = (x.float() for x in self._values_and_outputs)
-        B, T, H, D = o_BTHD.shape
-        wo_CHD = self.attention.wo.weight.float().view(-1, H, D)
+        v_BTKD, o_BTUD = (x.float() for x in self._values_and_outputs)
+        B, T, U, D = o_BTUD.shape
+        heads = list(self.attention.output_heads)
+        wo_CUD = self.attention.wo.weight.float().unflatten(1, (-1, D))[:, heads]
         stream_BTC = (self._before_BTC + attended_BTC).float()
         self._before_BTC = self._values_and_outputs = None
 
         self.stream_and_tokens += torch.tensor([stream_BTC.square().sum(dtype=torch.float64).item(), B * T])
-        o_NX, wo_CX = o_BTHD.reshape(B * T, H * D), wo_CHD.flatten(1)
+        o_NX, wo_CX = o_BTUD.reshape(B * T, U * D), wo_CUD.flatten(1)
         # <a_h, a_g> = sum over (d, e) of (o^T o)[hd, ge] (W^T W)[hd, ge]
-        blocks_HDHD = ((o_NX.T @ o_NX) * (wo_CX.T @ wo_CX)).view(H, D, H, D)
-        self.gram_HH += blocks_HDHD.sum((1, 3), dtype=torch.float64).cpu()
-        if self.pattern is None:
-            return
-        live_v_BTUD = v_BTHD.repeat_interleave(H // v_BTHD.shape[2], dim=2)[:, :, list(self.live)]
-        difference_BTUD = static_mix(live_v_BTUD, self.pattern.to(v_BTHD.device)) - o_BTHD[:, :, list(self.live)]
-        for u, head in enumerate(self.live):
-            error_BTC = difference_BTUD[:, :, u] @ wo_CHD[:, head].T
+        blocks_UDUD = ((o_NX.T @ o_NX) * (wo_CX.T @ wo_CX)).view(U, D, U, D)
+        index = torch.tensor(heads)
+        self.gram_HH[index[:, None], index] += blocks_UDUD.sum((1, 3), dtype=torch.float64).cpu()
+        places = [heads.index(head) for head in self.live]
+        live_v_BTUD = v_BTKD.repeat_interleave(U // v_BTKD.shape[2], dim=2)[:, :, places]
+        difference_BTUD = static_mix(live_v_BTUD, self.pattern.to(v_BTKD.device)) - o_BTUD[:, :, places]
+        for u, (head, place) in enumerate(zip(self.live, places, strict=True)):
+            error_BTC = difference_BTUD[:, :, u] @ wo_CUD[:, place].T
             cosine_BT = torch.cosine_similarity(stream_BTC, stream_BTC + error_BTC, dim=2)
             self.error_H[head] += error_BTC.square().sum(dtype=torch.float64).cpu()
             self.turn_H[head] += (1 - cosine_BT).sum(dtype=torch.float64).cpu()

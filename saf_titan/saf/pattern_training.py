@@ -9,7 +9,7 @@ Legend: S static heads of a layer, T time.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -41,11 +41,16 @@ class PatternTraining:
         """
         self._attentions, self._group = attentions, group
         self.plan = plan
-        self._layers = {
-            layer: (heads, torch.nn.Parameter(alpha_ST.clone()), torch.nn.Parameter(rho_ST.clone()))
-            for layer, (heads, alpha_ST, rho_ST) in plan.layers().items()
+        # a parameter a head: its moments go on when other heads of the layer join or leave
+        self._vectors = {
+            (head.layer, head.head): (
+                torch.nn.Parameter(head.alpha_T.detach().clone()),
+                torch.nn.Parameter(head.rho_T.detach().clone()),
+            )
+            for head in plan.heads
         }
-        parameters = [vector for _, *vectors in self._layers.values() for vector in vectors]
+        self._layers = {layer: heads for layer, (heads, _, _) in plan.layers().items()}
+        parameters = [vector for vectors in self._vectors.values() for vector in vectors]
         self._optimizer = torch.optim.AdamW(parameters, lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
         self._prepare()
 
@@ -56,50 +61,53 @@ class PatternTraining:
         """
         if any(logits.grad is None for layer in self._layers for logits in self._attentions[layer].pattern_logits()):
             return
-        for layer, (_, *parameters) in self._layers.items():
-            for parameter, logits in zip(parameters, self._attentions[layer].pattern_logits(), strict=True):
-                assert logits.grad is not None
-                gradient = logits.grad.to(parameter.device)
+        for layer, heads in self._layers.items():
+            for which, logits in enumerate(self._attentions[layer].pattern_logits()):
+                gradient_ST = logits.grad
+                assert gradient_ST is not None
                 if self._group is not None:
-                    dist.all_reduce(gradient, group=self._group)
-                parameter.grad = gradient
+                    dist.all_reduce(gradient_ST, group=self._group)
+                for head, gradient_T in zip(heads, gradient_ST, strict=True):
+                    vector_T = self._vectors[layer, head][which]
+                    vector_T.grad = gradient_T.to(vector_T.device)
         self._optimizer.step()
         self._update_plan()
         self._prepare()
 
     def moments(self) -> dict[str, Tensor]:
-        """Optimizer state as named tensors."""
+        """Optimizer state as named tensors, ``L0H3.alpha.exp_avg`` and so on."""
         return {
-            f"{index}.{name}": value
-            for index, state in self._optimizer.state_dict()["state"].items()
-            for name, value in state.items()
+            f"{prefix}{name}": value
+            for prefix, vector_T in self._named_vectors()
+            for name, value in self._optimizer.state.get(vector_T, {}).items()
         }
 
-    def load_moments(self, moments: dict[str, Tensor]) -> None:
-        """Inverse of :meth:`moments`."""
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, value in moments.items():
-            index, name = key.split(".")
-            state.setdefault(int(index), {})[name] = value
-        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": state})
+    def load_moments(self, moments: Mapping[str, Tensor]) -> None:
+        """Inverse of :meth:`moments`; heads that have none there begin without, others' are ignored."""
+        for prefix, vector_T in self._named_vectors():
+            state = {name.removeprefix(prefix): x.clone() for name, x in moments.items() if name.startswith(prefix)}
+            if state:
+                self._optimizer.state[vector_T] = state
+
+    def _named_vectors(self) -> Iterator[tuple[str, Tensor]]:
+        for (layer, head), vectors in self._vectors.items():
+            for name, vector_T in zip(("alpha", "rho"), vectors, strict=True):
+                yield f"L{layer}H{head}.{name}.", vector_T
 
     @torch.no_grad()
     def _prepare(self) -> None:
-        for layer, (heads, alpha_ST, rho_ST) in self._layers.items():
+        for layer, heads in self._layers.items():
             attention = self._attentions[layer]
-            attention.set_static(heads, alpha_ST.detach(), rho_ST.detach())
+            vectors = zip(*(self._vectors[layer, head] for head in heads), strict=True)
+            alpha_ST, rho_ST = (torch.stack(vectors_T) for vectors_T in vectors)
+            attention.set_static(heads, alpha_ST, rho_ST)
             for logits in attention.pattern_logits():
                 logits.requires_grad_()
 
     def _update_plan(self) -> None:
-        vectors = {
-            (layer, head): (alpha_ST[index].detach().cpu().clone(), rho_ST[index].detach().cpu().clone())
-            for layer, (heads, alpha_ST, rho_ST) in self._layers.items()
-            for index, head in enumerate(heads)
-        }
         heads = tuple(
-            dataclasses.replace(head, alpha_T=alpha_T, rho_T=rho_T)
+            dataclasses.replace(head, alpha_T=alpha_T.detach().cpu().clone(), rho_T=rho_T.detach().cpu().clone())
             for head in self.plan.heads
-            for alpha_T, rho_T in [vectors[head.layer, head.head]]
+            for alpha_T, rho_T in [self._vectors[head.layer, head.head]]
         )
         self.plan = dataclasses.replace(self.plan, heads=heads)

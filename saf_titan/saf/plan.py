@@ -143,13 +143,12 @@ class StaticPlan:
     def from_bytes(cls, data: bytes, *, source: str = "the data") -> StaticPlan:
         """Inverse of `to_bytes`. ValueError names `source` if it is damaged, edited or of an unknown version."""
         header, tensors = container.unpack(data, _KIND, PLAN_VERSION, source=source)
-        record = header["record"]
         dense = tensors.get("p_NTT", [None] * len(header["heads"]))
         patterns = zip(header["heads"], tensors["alpha_NT"], tensors["rho_NT"], dense, strict=True)
         return cls(
             heads=tuple(StaticHead(**head, alpha_T=a_T, rho_T=r_T, p_TT=p_TT) for head, a_T, r_T, p_TT in patterns),
             skipped=tuple(SkippedHead(**head) for head in header["skipped"]),
-            record=CalibrationRecord(**{**record, "positions": tuple(record["positions"])}),
+            record=CalibrationRecord.from_json(header["record"]),
             **{name: header[name] for name in _SCALARS},
         )
 
@@ -159,15 +158,15 @@ class StaticPlan:
 
     @classmethod
     def load(cls, path: str | Path) -> StaticPlan:
-        """Read from a file; ValueError names it if it is damaged."""
-        return cls.from_bytes(Path(path).read_bytes(), source=str(path))
+        """Read from a file; ValueError names it if it is damaged or not there."""
+        return cls.from_bytes(container.read_file(path, _KIND), source=str(path))
 
     def _header(self) -> dict[str, Any]:
         head_fields = [f.name for f in dataclasses.fields(StaticHead) if f.name not in ("alpha_T", "rho_T", "p_TT")]
         return {
             "heads": [{name: getattr(head, name) for name in head_fields} for head in self.heads],
             "skipped": [dataclasses.asdict(head) for head in self.skipped],
-            "record": dataclasses.asdict(self.record),
+            "record": self.record.to_json(),
             **{name: getattr(self, name) for name in _SCALARS},
         }
 

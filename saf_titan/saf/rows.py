@@ -50,6 +50,11 @@ def find_shape(tensors: Mapping[str, Tensor], num_heads: int) -> HeadShape:
     return HeadShape(num_heads, rows["k"] // head_dim, head_dim)
 
 
+def count_layers(tensors: Mapping[str, Tensor]) -> int:
+    """The number of layers, from the names of their projections."""
+    return 1 + max((int(match[1]) for name in tensors if (match := _WEIGHT.search(name))), default=-1)
+
+
 class StaticRows:
     """Finds what belongs to a plan's heads in a tensor, by its name."""
 

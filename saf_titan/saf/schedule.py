@@ -7,10 +7,15 @@ sequences, and answers whether the freeze stays. The whole state is in `state_di
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from saf_titan.head_count import Rounding, head_count
+
+logger = logging.getLogger()
 
 
 class Schedule(Protocol):
@@ -30,6 +35,9 @@ class Schedule(Protocol):
 
     def judge(self, step: int, loss_before: float, loss_after: float) -> bool:
         """True if the freeze just made stays, False if it must be undone."""
+
+    def end(self, rate: float) -> str | None:
+        """Why no more freezes will come, with `rate` as in `next_rate`; None while some may."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -57,6 +65,10 @@ class FixedSchedule:
 
     def judge(self, step: int, loss_before: float, loss_after: float) -> bool:
         return True
+
+    def end(self, rate: float) -> str | None:
+        # the events are known beforehand
+        return None
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -86,16 +98,20 @@ class LossBudget:
     """Steps between freezes, in which the model recovers."""
     max_rate: float
     """Share of heads that is never exceeded."""
+    num_heads: int
+    """Heads of the whole model: a freeze adds at least one."""
     increment: float = 0.02
     """Share of heads a freeze adds."""
+    rounding: Rounding = "round"
+    """How a share becomes a number of heads."""
     budget: float = 0.01
     """Sum of the relative rises of the held-out loss at all freezes that stay: 0.01 is 1 %."""
     max_failures: int = 3
     """Freezes that may be undone before the schedule ends; each halves the increment."""
 
     def __post_init__(self) -> None:
-        if self.start < 0 or self.interval < 1 or self.max_failures < 1:
-            raise ValueError(f"start must not be negative, interval and max_failures at least 1, got {self}")
+        if self.start < 0 or self.interval < 1 or self.max_failures < 1 or self.num_heads < 1:
+            raise ValueError(f"start must not be negative, interval, max_failures and num_heads at least 1, got {self}")
         if not 0 < self.max_rate <= 1 or not 0 < self.increment <= 1 or self.budget <= 0:
             raise ValueError(f"max_rate and increment must be in (0, 1] and the budget positive, got {self}")
 
@@ -105,7 +121,7 @@ class LossBudgetSchedule:
 
     The damage of a freeze is log(loss after / loss before), on the same sequences. A gain counts as no damage: it is
     noise, and must not pay for later heads. A freeze that would overdraw the budget is undone, and the next one is
-    half as large.
+    half as large, though never less than one head.
     """
 
     measures = True
@@ -120,12 +136,15 @@ class LossBudgetSchedule:
         """Step of the last freeze, undone or not."""
 
     def next_rate(self, step: int, rate: float) -> float | None:
-        config = self.config
-        first = self.last_step is None and step >= config.start
-        again = self.last_step is not None and step >= self.last_step + config.interval
-        if not (first or again) or self.failures >= config.max_failures or rate >= config.max_rate:
+        first = self.last_step is None and step >= self.config.start
+        again = self.last_step is not None and step >= self.last_step + self.config.interval
+        if not (first or again) or self.end(rate) is not None:
             return None
-        return min(rate + self.increment, config.max_rate)
+        wanted = rate + self.increment
+        if self._count(wanted) == self._count(rate):
+            # less than a head: from here it would be the same heads for ever
+            wanted = (self._count(rate) + 1) / self.config.num_heads
+        return min(wanted, self.config.max_rate)
 
     def judge(self, step: int, loss_before: float, loss_after: float) -> bool:
         """Raises ValueError for losses that are not positive and finite."""
@@ -133,12 +152,39 @@ class LossBudgetSchedule:
             raise ValueError(f"held-out losses must be positive and finite, got {loss_before} and {loss_after}")
         self.last_step = step
         damage = max(math.log(loss_after / loss_before), 0.0)
-        if self.spent + damage > math.log1p(self.config.budget):
+        stays = self.spent + damage <= self._budget
+        if stays:
+            self.spent += damage
+        else:
             self.failures += 1
             self.increment /= 2
-            return False
-        self.spent += damage
-        return True
+        logger.info(
+            f"Held-out loss {loss_before:.5f} -> {loss_after:.5f}: damage {damage:.5f}, "
+            f"{'within' if stays else 'over'} the budget, of which {self._left:.5f} of {self._budget:.5f} are left"
+        )
+        return stays
+
+    def end(self, rate: float) -> str | None:
+        left = f"{self._left:.5f} of the loss budget of {self._budget:.5f} are left"
+        if self._count(rate) >= self._count(self.config.max_rate):
+            return f"the largest rate, {self.config.max_rate:g}, is reached; {left}"
+        if self._left <= 0:
+            return f"the loss budget of {self._budget:.5f} is used up"
+        if self.failures >= self.config.max_failures:
+            return f"{self.failures} of at most {self.config.max_failures} freezes were undone; {left}"
+        return None
+
+    @property
+    def _budget(self) -> float:
+        """Nats of relative loss, as `spent`."""
+        return math.log1p(self.config.budget)
+
+    @property
+    def _left(self) -> float:
+        return self._budget - self.spent
+
+    def _count(self, rate: float) -> int:
+        return head_count(self.config.num_heads, min(rate, 1.0), self.config.rounding)
 
     def state_dict(self) -> dict[str, Any]:
         return {

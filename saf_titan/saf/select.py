@@ -24,16 +24,18 @@ def scores(calibration: Calibration, selector: str, *, seed: int = 0) -> Tensor:
     """Scores (L, H) of a selector: "variance" (the published default), "kl", one of `extra_scores`, or "random".
 
     seed: of "random" alone; its order does not depend on which heads are static already.
-    Raises ValueError for a selector this calibration has no scores for.
+    Raises ValueError for a selector this calibration has no scores for, and for scores of live heads that are not
+    finite: such a head would never be considered.
     """
     if selector == "random":
         generator = torch.Generator().manual_seed(seed)
         random_LH = torch.rand(calibration.live_LH.shape, generator=generator, dtype=torch.float64)
         return random_LH.masked_fill(~calibration.live_LH, math.nan)
-    known = calibration.all_scores()
-    if selector not in known:
-        raise ValueError(f"this calibration has no scores {selector!r}: it has {', '.join(sorted(known))} and random")
-    return known[selector]
+    score_LH = calibration.scores_of(selector)
+    if broken := (calibration.live_LH & ~score_LH.isfinite()).nonzero().tolist():
+        names = ", ".join(f"L{layer}H{head}" for layer, head in broken)
+        raise ValueError(f"the scores {selector!r} of live heads must be finite, and those of {names} are not")
+    return score_LH.masked_fill(~calibration.live_LH, math.nan)
 
 
 def rank_heads(scores_LH: Tensor, *, exclude_layers: Collection[int] = ()) -> list[Head]:

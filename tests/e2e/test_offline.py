@@ -30,7 +30,7 @@ def test_the_chain_gives_the_plan_and_the_losses_of_the_trainer(frozen: Run, tmp
 
     # going on from the applied plan is going on from the trainer's freeze
     after = tmp_path / "run" / "checkpoint" / "step-4"
-    assert main(["apply", str(before), str(plan), "--num-heads", "4", "--out", str(after)]) == 0
+    assert main(["apply", str(before), str(plan), "--out", str(after)]) == 0
     resumed = train(tmp_path / "run", "--checkpoint.interval", "1000", config=frozen.folder / "config.toml", ranks=2)
     assert resumed.losses() == {step: loss for step, loss in frozen.losses().items() if step > 4}
 
@@ -39,9 +39,11 @@ def test_statistics_of_what_is_left_after_a_freeze(
     frozen: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     last, stats = frozen.folder / "checkpoint" / "step-8", tmp_path / "stats"
-    arguments = ["--sequences", "4", "--selector", "output_error", "--out", str(stats)]
+    arguments = ["--sequences", "4", "--selector", "output_error,gate_taylor", "--out", str(stats)]
     assert main(["calibrate", str(last), *arguments]) == 0
-    assert "6 live heads on 4 sequences of 64 tokens; scores variance, kl, output_rms" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "6 live heads on 4 sequences of 64 tokens; scores variance, kl, output_rms" in printed
+    assert "gate_taylor" in printed
     base = str(frozen.folder / "saf" / "step-000004" / "plan.safetensors")
     arguments = ["--selector", "output_error", "--max-fit-kl", "9", "--base", base, "--out", str(tmp_path / "plan")]
     assert main(["select", str(stats), "--rate", "0.5", *arguments]) == 0
@@ -58,8 +60,10 @@ def test_another_model_and_too_little_data_are_refused(
         (["--config", str(other)], "num_heads was 4 and is 2"),
         (["--sequences", "1000"], "has 46 windows of 64 tokens"),
         (["--data", str(tmp_path)], "manifest.json"),
-        (["--selector", "qk_gradient"], "seen no step"),
+        (["--selector", "variance,qk_gradient"], "holds no average: only a run with"),
     ):
         assert main(["calibrate", last, *arguments, "--out", out]) == 2
         assert message in capsys.readouterr().err
+    assert main(["calibrate", str(frozen.folder / "checkpoint"), "--out", out]) == 2
+    assert "checkpoint is not a complete checkpoint" in capsys.readouterr().err
     assert not Path(out).exists()

@@ -1,5 +1,7 @@
 """Plans applied to checkpoints on disk, and compact exports."""
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from saf_titan.saf.__main__ import main
 from saf_titan.saf.checkpoint import read_checkpoint, write_checkpoint
 from saf_titan.saf.plan import StaticPlan
+from tests.saf.test_plan import T, head, plan
 from tests.saf.test_rows import PLAN, PRUNED, C, D, H, weights
 
 EMBEDDING = torch.arange(7 * C).view(7, C).float()
@@ -120,3 +123,57 @@ def test_mistakes_leave_nothing_behind(folder: Path, capsys: pytest.CaptureFixtu
     assert not Path(after).exists()
     assert main(["apply", before, plan, "--num-heads", "4", "--out", after]) == 0
     assert "has a plan already" in fails("apply", after, plan, "--num-heads", "4", "--out", str(folder / "twice"))
+
+
+def own_checkpoint(*, num_heads: int = H, seq_len: int = T) -> dict[str, Any]:
+    """As this project's trainer writes it: the model is described."""
+    state = checkpoint()
+    state["train_state"]["saf_model"] = json.dumps({"num_heads": num_heads, "num_layers": 3})
+    return state | {"dataloader": {"seq_len": seq_len}}
+
+
+def test_own_checkpoints_tell_their_number_of_heads(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_checkpoint(own_checkpoint(), folder / "own")
+    assert main(["apply", str(folder / "own"), str(folder / "plan"), "--out", str(folder / "after")]) == 0
+    assert main(["export", str(folder / "after"), "--out", str(folder / "compact")]) == 0
+    # 2 heads of twice the width would fit the weights as well
+    capsys.readouterr()
+    for words in (["apply", str(folder / "own"), str(folder / "plan")], ["export", str(folder / "after")]):
+        assert main([*words, "--num-heads", "2", "--out", str(folder / "wrong")]) == 2
+        assert "--num-heads 2, but the checkpoint is of a model with 4 query heads" in capsys.readouterr().err
+    assert main(["apply", str(folder / "before"), str(folder / "plan"), "--out", str(folder / "wrong")]) == 2
+    assert "does not tell its number of query heads" in capsys.readouterr().err
+    # of a stock checkpoint: the rows that would go are not those that are zero
+    main(["apply", str(folder / "before"), str(folder / "plan"), "--num-heads", "4", "--out", str(folder / "stock")])
+    assert main(["export", str(folder / "stock"), "--num-heads", "2", "--out", str(folder / "wrong")]) == 2
+    assert "not zero where the plan's heads should have been" in capsys.readouterr().err
+    assert not (folder / "wrong").exists()
+
+
+@pytest.mark.parametrize(
+    ("foreign", "message"),
+    [
+        (plan(head(3, 0)), "static heads in layer 3, and the model 3 layers"),
+        (plan(head(0, H)), f"has a head {H}, but the model has {H}"),
+        (
+            dataclasses.replace(PLAN, record=dataclasses.replace(PLAN.record, heads=(3, 2))),
+            "of a model with 3 layers of 2 heads, and the checkpoint's has 3 of 4",
+        ),
+    ],
+    ids=["layers", "head", "heads"],
+)
+def test_plans_of_other_models_are_refused(
+    folder: Path, foreign: StaticPlan, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign.save(folder / "foreign")
+    write_checkpoint(own_checkpoint(), folder / "own")
+    assert main(["apply", str(folder / "own"), str(folder / "foreign"), "--out", str(folder / "after")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (folder / "after").exists()
+
+
+def test_plans_of_shorter_sequences_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_checkpoint(own_checkpoint(seq_len=T + 1), folder / "longer")
+    assert main(["apply", str(folder / "longer"), str(folder / "plan"), "--out", str(folder / "after")]) == 2
+    assert f"fitted to sequences of {T} tokens, and the checkpoint was trained on {T + 1}" in capsys.readouterr().err
+    assert not (folder / "after").exists()

@@ -150,6 +150,21 @@ def test_random_layer_matched_takes_as_many_of_each_layer_as_variance() -> None:
     assert len(chosen) > 5
 
 
+def test_a_shortfall_of_random_heads_matched_by_layer_is_that_of_variance() -> None:
+    data = calibration(SCORES, unfit=((0, 0), (0, 2), (1, 0)))
+    for selector in ("variance", "random_layer_matched"):
+        with pytest.raises(ValueError, match=r"only 5 of the 8 heads .*: 3 do not fit within 0.2 nat, 0 are in full"):
+            make_plan(data, step=0, rate=1, selector=selector)
+    data = calibration(SCORES)
+    with pytest.raises(ValueError, match=r"only 6 of the 8 heads .*: 0 do not fit within 0.2 nat, 2 are in full"):
+        make_plan(data, step=0, rate=1, selector="random_layer_matched", max_per_layer=3)
+    # a layer that has its share is not full
+    matched = [make_plan(data, step=0, rate=0.375, selector="random_layer_matched", seed=seed) for seed in range(8)]
+    reasons = {skipped.reason for plan in matched for skipped in plan.skipped}
+    assert reasons <= {"layer 0 has as many as by variance", "layer 1 has as many as by variance"}
+    assert reasons
+
+
 def test_a_list_of_heads_is_taken_as_it_is_or_not_at_all() -> None:
     data = calibration(SCORES, unfit=((1, 1),))
     plan = make_plan(data, step=0, rate=0.25, selector="list", heads=[(1, 3), (0, 1)])
@@ -159,8 +174,10 @@ def test_a_list_of_heads_is_taken_as_it_is_or_not_at_all() -> None:
         make_plan(data, step=0, rate=0.25, selector="list", heads=[(1, 1), (0, 1)], on_shortfall="warn")
     with pytest.raises(ValueError, match="names L2H0, which are not live"):
         make_plan(data, step=0, rate=0.25, selector="list", heads=[(2, 0), (0, 1)])
-    with pytest.raises(ValueError, match=r"each of 2 heads once .* got 3 names"):
+    with pytest.raises(ValueError, match=r"must name 2 heads, .* and names 3"):
         make_plan(data, step=0, rate=0.25, selector="list", heads=[(0, 0), (0, 1), (0, 2)])
+    with pytest.raises(ValueError, match="names L0H1, L1H3 more than once"):
+        make_plan(data, step=0, rate=0.5, selector="list", heads=[(0, 1), (1, 3), (1, 3), (0, 1)])
 
 
 @pytest.mark.parametrize("content", ["distance", "uniform", "random"])

@@ -26,6 +26,8 @@ class Layer(nn.Module):
         super().__init__()
         self.wv, self.wo = nn.Linear(C, H * D), nn.Linear(H * D, C)
         self.inner_attention = Inner()
+        self.num_heads = H
+        self.live_heads = self.output_heads = tuple(range(H))
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.wo(self.inner_attention(self.wv(x).unflatten(-1, (H, D))).flatten(2))

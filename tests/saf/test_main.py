@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from saf_titan.saf.__main__ import main
 from saf_titan.saf.event import make_plan
@@ -34,6 +35,22 @@ def test_select_passes_its_options_on(files: Path) -> None:
     assert [(head.layer, head.head) for head in plan.heads] == [(0, 2), (1, 2)]
     assert (plan.step, plan.content) == (9, "uniform")
     assert main(["diff", str(files / "plan"), str(files / "list")]) == 1
+
+
+def test_select_fits_by_the_method_it_is_given(files: Path) -> None:
+    def pattern(method: str) -> torch.Tensor:
+        words = ["--rate", "0.5", "--fit-method", method, "--max-fit-kl", "9", "--out", str(files / method)]
+        assert main(["select", str(files / "stats"), *words]) == 0
+        return StaticPlan.load(files / method).heads[0].rho_T
+
+    assert not torch.equal(pattern("adam400"), pattern("lbfgs"))
+
+
+def test_show_names_the_files_of_a_folder(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_plan(DATA, step=0, rate=0.5).save(files / "plan.safetensors")
+    for missing in (files, files / "plan.safetensor"):
+        assert main(["show", str(missing)]) == 2
+        assert f"{files} has plan.safetensors" in capsys.readouterr().err
 
 
 def test_show_explain_and_fit_print_every_head(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

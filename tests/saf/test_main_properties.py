@@ -174,6 +174,19 @@ def test_words_at_random(
         (["explain", "{stats}", "--top", "-1"], "at least 0"),
         (["explain", "{stats}", "--top", "two"], "'two' must be a whole number"),
         (["select", "{stats}", "--rate", "1.5", "--out", "{out}"], "at most 1"),
+        (["select", "{stats}", "--rate", "0.01", "--out", "{out}"], "--rate 0.01 means none of the 6 heads"),
+        (
+            ["select", "{stats}", "--rate", "0.5", "--selector", "list", "--heads", "L0H1,L0H1,L1H0", "--out", "{out}"],
+            "names L0H1 more than once",
+        ),
+        (
+            ["select", "{stats}", "--rate", "0.5", "--selector", "redundancy", "--out", "{out}"],
+            "by saf_titan.saf calibrate --selector",
+        ),
+        (["calibrate", "{folder}", "--out", "{out}"], "is not a complete checkpoint"),
+        (["calibrate", "{after}", "--selector", "kl,taste", "--out", "{out}"], "'taste' must be one of"),
+        (["show", "{folder}"], "is a folder: give the file of a static_plan"),
+        (["show", "{folder}/none"], "none does not exist: a static_plan is needed"),
         (["restore", "{config}", "--out", "{out}"], "is not a readable safetensors file"),
         (["restore", "{stats}", "--out", "{out}"], "holds a calibration, but a compact_model is needed"),
         ([], "command"),
@@ -184,7 +197,7 @@ def test_words_at_random(
 def test_messages_say_what_to_do(
     words: list[str], message: str, good: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([word.format(**good, out=tmp_path / "out") for word in words]) == 2
+    assert main([word.format(**good, folder=tmp_path, out=tmp_path / "out") for word in words]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1

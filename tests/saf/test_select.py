@@ -9,6 +9,7 @@ from saf_titan.head_count import head_count
 from saf_titan.saf.calibrate import calibrate
 from saf_titan.saf.select import rank_heads, scores
 from tests.saf.fake_model import FakeModel, sequences
+from tests.saf.synthetic import calibration
 
 INF, NAN = math.inf, math.nan
 
@@ -52,10 +53,22 @@ def test_impossible_counts_are_refused() -> None:
 
 def test_scores_by_name() -> None:
     model = FakeModel()
-    calibration = calibrate(model.attentions, [sequences(3)], model)
-    assert scores(calibration, "variance") is calibration.variance_LH
-    assert scores(calibration, "kl") is calibration.kl_LH
-    extra = calibration.with_scores(redundancy=-calibration.kl_LH)
-    assert torch.equal(scores(extra, "redundancy"), -calibration.kl_LH)
-    with pytest.raises(ValueError, match="no scores 'redundancy': it has kl, variance"):
-        scores(calibration, "redundancy")
+    measured = calibrate(model.attentions, [sequences(3)], model)
+    assert torch.equal(scores(measured, "variance"), measured.variance_LH)
+    assert torch.equal(scores(measured, "kl"), measured.kl_LH)
+    extra = measured.with_scores(redundancy=-measured.kl_LH)
+    assert torch.equal(scores(extra, "redundancy"), -measured.kl_LH)
+    with pytest.raises(ValueError, match="no scores 'redundancy', it has kl, variance: add"):
+        scores(measured, "redundancy")
+
+
+def test_a_live_head_without_a_score_is_an_error_and_not_left_out() -> None:
+    data = calibration([[0.1, 0.2, 0.3], [NAN, 0.5, 0.6]])
+    broken = torch.tensor([[1.0, NAN, 2.0], [NAN, INF, 3.0]], dtype=torch.float64)
+    data = data.with_scores(output_error=broken)
+    message = "the scores 'output_error' of live heads must be finite, and those of L0H1, L1H1 are not"
+    with pytest.raises(ValueError, match=message):
+        scores(data, "output_error")
+    # and a static head with one is left out
+    data = data.with_scores(output_error=torch.ones(2, 3, dtype=torch.float64))
+    assert (1, 0) not in rank_heads(scores(data, "output_error"))

@@ -31,6 +31,7 @@ class Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.num_heads = H
+        self.live_heads = self.output_heads = tuple(range(H))
         self.qkv_linear = QKV()
         self.inner_attention = InnerAttention()
         self.wo = nn.Linear(H * D, C, bias=False)
