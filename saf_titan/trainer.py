@@ -260,8 +260,6 @@ class SAFTrainer(Trainer):
         stages = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
         outcome = "Froze" if result.accepted else "Undid a freeze that cost too much loss:"
         logger.info(f"{outcome} {len(plan.heads)} heads in {sum(seconds.values()):.1f} s ({stages})")
-        if result.losses is not None:
-            logger.info(f"Held-out loss {result.losses[0]:.4f} -> {result.losses[1]:.4f}")
         logger.info(f"Static heads: {self.freezer.summary() or 'none'}")
         for head in plan.skipped:
             logger.info(f"Skipped L{head.layer}H{head.head}: {head.reason}")
