@@ -7,6 +7,7 @@ Per seed an ordinary run is trained half-way (matched_time.toml). From there ord
 step, and each rate goes on for as many seconds as that took, calibration, fit and checkpoints included. No run looks
 at held-out data on the clock; each end is evaluated afterwards. A timed run that was interrupted begins again. With
 two jobs a run of the same kind goes on beside every timed one; nothing else should.
+Needs pyarrow, which the dev extras install, and tokenizers, which torchtitan brings.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@
 Per seed one ordinary run is trained to the end. Its checkpoint before the freeze is the parent of every other arm
 (arms.toml): same weights, moments, data order and schedule, so that arms differ by the freeze alone (matched tokens).
 A run that was interrupted goes on where it stopped, a finished one is not repeated.
+Needs pyarrow, which the dev extras install, and tokenizers, which torchtitan brings.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def test_a_broken_envelope_is_an_unreadable_file(envelope: str) -> None:
 @pytest.mark.parametrize("name", GOOD)
 def test_a_wrong_value_in_the_envelope_is_one_error(name: str, value: object) -> None:
     metadata = {"saf_titan": json.dumps({**GOOD, name: value})}
-    with pytest.raises(ValueError, match="^some file "):
+    with pytest.raises(ValueError, match=r"^some file "):
         unpack(safetensors.torch.save({"x": torch.zeros(1)}, metadata=metadata), "example", 1, source="some file")
 
 
