@@ -42,7 +42,20 @@ pub trait Simd: Copy {
 
     fn masks(self, block: &[u8; BLOCK]) -> Masks;
     /// Writes the places of the set bits, each plus `base`; what is written behind them is garbage.
-    fn places(self, bits: u64, base: usize, places: &mut [usize; BLOCK]);
+    #[inline(always)]
+    fn places(self, mut bits: u64, base: usize, places: &mut [usize; BLOCK]) {
+        let (eights, _) = places.as_chunks_mut::<8>();
+        for (i, eight) in eights.iter_mut().enumerate() {
+            // most blocks have up to 16: no branch before that
+            if i >= 2 && bits == 0 {
+                break;
+            }
+            for place in eight {
+                *place = base + bits.trailing_zeros() as usize;
+                bits &= bits.wrapping_sub(1);
+            }
+        }
+    }
     fn ranks(self, ranks: &[u16; RANKS]) -> Self::Ranks;
     /// The lowest rank and the first place that has it.
     fn lowest(self, ranks: Self::Ranks) -> (u16, usize);

@@ -24,11 +24,6 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    fn places(self, bits: u64, base: usize, places: &mut [usize; BLOCK]) {
-        Portable.places(bits, base, places);
-    }
-
-    #[inline(always)]
     fn ranks(self, ranks: &[u16; RANKS]) -> Self::Ranks {
         *ranks
     }

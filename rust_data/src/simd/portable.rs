@@ -23,21 +23,6 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
-    fn places(self, mut bits: u64, base: usize, places: &mut [usize; BLOCK]) {
-        let (eights, _) = places.as_chunks_mut::<8>();
-        for (i, eight) in eights.iter_mut().enumerate() {
-            // most blocks have up to 16: no branch before that
-            if i >= 2 && bits == 0 {
-                break;
-            }
-            for place in eight {
-                *place = base + bits.trailing_zeros() as usize;
-                bits &= bits.wrapping_sub(1);
-            }
-        }
-    }
-
-    #[inline(always)]
     fn ranks(self, ranks: &[u16; RANKS]) -> Self::Ranks {
         *ranks
     }

@@ -51,11 +51,6 @@ impl Simd for Sse2 {
     }
 
     #[inline(always)]
-    fn places(self, bits: u64, base: usize, places: &mut [usize; BLOCK]) {
-        Portable.places(bits, base, places);
-    }
-
-    #[inline(always)]
     fn ranks(self, ranks: &[u16; RANKS]) -> Self::Ranks {
         *ranks
     }
@@ -83,11 +78,6 @@ impl Simd for Avx2 {
     fn masks(self, block: &[u8; BLOCK]) -> Masks {
         // SAFETY: `self` says that the CPU has AVX2.
         unsafe { avx2_masks(block) }
-    }
-
-    #[inline(always)]
-    fn places(self, bits: u64, base: usize, places: &mut [usize; BLOCK]) {
-        Portable.places(bits, base, places);
     }
 
     #[inline(always)]
