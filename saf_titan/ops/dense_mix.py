@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saf_titan.ops.mixed_attention.heads import HeadNumbers, compact_kv_index, make_heads
-from saf_titan.ops.mixed_attention.split import causal_attention
+from saf_titan.ops.mixed_attention.heads import HeadNumbers, make_heads
+from saf_titan.ops.mixed_attention.split import attention_beside
+from saf_titan.ops.operators import define_gradient, define_operator
 
 _ROWS = 256
 
@@ -55,19 +56,11 @@ def dense_attention(
 ) -> Tensor:
     """`mixed_attention` with dense patterns: the same arguments and result, (B, T, H, D) in natural head order."""
     heads = make_heads(live_heads, static_heads, v_BTKD.device)
-    num_live, num_kv = heads.live_U.shape[0], v_BTKD.shape[2]
-    group_H = torch.cat([heads.live_U, heads.static_S]) // (heads.num_heads // num_kv)
-    v_live, v_static = v_BTKD.index_select(2, group_H).split([num_live, heads.num_heads - num_live], dim=2)
-    y_BTHD = dense_mix(v_static, p_STT)
-    if q_BTUD is not None and k_BTKD is not None:
-        k_BTUD = k_BTKD.index_select(2, compact_kv_index(group_H[:num_live], num_kv, k_BTKD.shape[2]))
-        scale = v_BTKD.shape[-1] ** -0.5 if scale is None else scale
-        y_BTHD = torch.cat([causal_attention(q_BTUD, k_BTUD, v_live, scale), y_BTHD], dim=2)
-    return y_BTHD.index_select(2, heads.natural_order())
+    scale = v_BTKD.shape[-1] ** -0.5 if scale is None else scale
+    return attention_beside(lambda v_BTSD: dense_mix(v_BTSD, p_STT), q_BTUD, k_BTKD, v_BTKD, heads, scale)
 
 
-@torch.library.custom_op("saf_titan::dense_mix", mutates_args=())
-def _dense_mix(x_BTHD: Tensor, p_HTT: Tensor, transpose: bool) -> Tensor:
+def _kernel(x_BTHD: Tensor, p_HTT: Tensor, transpose: bool) -> Tensor:
     """P x, or P^T x, in blocks of rows of the result."""
     B, T, H, D = x_BTHD.shape
     x_HTX = x_BTHD.permute(2, 1, 0, 3).reshape(H, T, B * D).to(torch.promote_types(x_BTHD.dtype, p_HTT.dtype))
@@ -85,8 +78,7 @@ def _dense_mix(x_BTHD: Tensor, p_HTT: Tensor, transpose: bool) -> Tensor:
     return y_HTX.view(H, T, B, D).permute(2, 1, 0, 3).to(x_BTHD.dtype, memory_format=torch.contiguous_format, copy=True)
 
 
-@_dense_mix.register_fake
-def _(x_BTHD: Tensor, p_HTT: Tensor, transpose: bool) -> Tensor:
+def _fake(x_BTHD: Tensor, p_HTT: Tensor, transpose: bool) -> Tensor:
     return torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
 
 
@@ -100,4 +92,5 @@ def _backward(ctx: Any, dy_BTHD: Tensor) -> tuple[Tensor, None, None]:
     return torch.ops.saf_titan.dense_mix(dy_BTHD, p_HTT, not ctx.transpose), None, None
 
 
-_dense_mix.register_autograd(_backward, setup_context=_setup_context)
+define_operator("saf_titan::dense_mix", _kernel, _fake)
+define_gradient("saf_titan::dense_mix", _setup_context, _backward)

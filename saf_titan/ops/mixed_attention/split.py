@@ -5,6 +5,8 @@ Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -25,12 +27,34 @@ def mixed_attention_split(
     cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Attention output (B, T, H, D) in natural head order."""
+    if pattern is None:
+        assert q_BTUD is not None
+        assert k_BTKD is not None
+        return causal_attention(q_BTUD, k_BTKD, v_BTKD, scale, cu_seqlens)
+    return attention_beside(
+        lambda v_BTSD: static_mix(v_BTSD, pattern, cu_seqlens=cu_seqlens),
+        q_BTUD,
+        k_BTKD,
+        v_BTKD,
+        heads,
+        scale,
+        cu_seqlens,
+    )
+
+
+def attention_beside(
+    mix: Callable[[Tensor], Tensor],
+    q_BTUD: Tensor | None,
+    k_BTKD: Tensor | None,
+    v_BTKD: Tensor,
+    heads: Heads,
+    scale: float,
+    cu_seqlens: Tensor | None = None,
+) -> Tensor:
+    """Live heads by torch's attention beside static heads by ``mix`` of their values; (B, T, H, D) in natural order."""
     num_heads, num_kv = heads.num_heads, v_BTKD.shape[2]
     if q_BTUD is None or k_BTKD is None:
-        assert pattern is not None
-        return static_mix(_expand_kv(v_BTKD, num_heads), pattern, cu_seqlens=cu_seqlens)
-    if pattern is None:
-        return causal_attention(q_BTUD, k_BTKD, v_BTKD, scale, cu_seqlens)
+        return mix(_expand_kv(v_BTKD, num_heads))
     num_live = heads.live_U.shape[0]
     group_H = torch.cat([heads.live_U, heads.static_S])
     if num_kv < num_heads:
@@ -38,8 +62,7 @@ def mixed_attention_split(
         k_BTKD = k_BTKD.index_select(2, compact_kv_index(group_H[:num_live], num_kv, k_BTKD.shape[2]))
     v_live, v_static = v_BTKD.index_select(2, group_H).split([num_live, num_heads - num_live], dim=2)
     y_live = causal_attention(q_BTUD, k_BTKD, v_live, scale, cu_seqlens)
-    y_static = static_mix(v_static, pattern, cu_seqlens=cu_seqlens)
-    return torch.cat([y_live, y_static], dim=2).index_select(2, heads.natural_order())
+    return torch.cat([y_live, mix(v_static)], dim=2).index_select(2, heads.natural_order())
 
 
 def causal_attention(

@@ -118,14 +118,9 @@ def mix_heads(
     T = x_BTHD.shape[1]
     for s, (path, _) in enumerate(explain(pattern, T, backend)):
         x_BTD, y_BTD = x_BTHD[:, :, x_heads[s]], y_BTHD[:, :, y_heads[s]]
-        if path == "fft":
-            mix_head_fft(
-                x_BTD, y_BTD, pattern.head(s, T, torch.float32), pattern.spectra(s, T, torch.float32), transpose
-            )
-        elif path == "fft64":
-            mix_head_fft(
-                x_BTD, y_BTD, pattern.head(s, T, torch.float64), pattern.spectra(s, T, torch.float64), transpose
-            )
+        if path in ("fft", "fft64"):
+            dtype = torch.float64 if path == "fft64" else torch.float32
+            mix_head_fft(x_BTD, y_BTD, pattern.head(s, T, dtype), pattern.spectra(s, T, dtype), transpose)
         elif path == "gemm":
             mix_head_gemm(x_BTD, y_BTD, pattern.head(s, T, torch.float32), transpose)
         elif path == "band":
