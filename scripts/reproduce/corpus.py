@@ -24,7 +24,6 @@ def make_corpus(text: Path, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         vocabulary = folder / "tokenizer.json"
         train_vocabulary(text).save(str(vocabulary))
-        # the interpreter's own module search path, as the trainer's runs have it
         command = [sys.executable, "-m", "rust_data.tokenize", str(text), "--out", str(shards)]
         command += ["--tokenizer", str(vocabulary), "--val-tokens", "1M", "--seed", "1"]
         subprocess.run(command, check=True)

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+
+def parse_arguments(description: str | None, arms: Collection[str]) -> argparse.Namespace:
+    """The command line that all studies have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", type=Path, required=True, help="parquet file with a column text, 10 MB or more")
+    parser.add_argument("--out", type=Path, required=True, help="folder of all runs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1337, 1338, 1339])
+    parser.add_argument("--arms", nargs="+", choices=arms, default=list(arms), metavar="ARM")
+    parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one core each")
+    parser.add_argument("--table", action="store_true", help="only print the table")
+    return parser.parse_args()
 
 
 def run_folder(out: Path, arm: str, seed: int) -> Path:

@@ -12,7 +12,6 @@ Needs pyarrow, which the dev extras install, and tokenizers, which torchtitan br
 
 from __future__ import annotations
 
-import argparse
 import math
 import shutil
 import statistics
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from corpus import make_corpus
-from runs import branch_of, final_loss, rows, run_folder, seeded, side_by_side, spread, train
+from runs import branch_of, final_loss, parse_arguments, rows, run_folder, seeded, side_by_side, spread, train
 
 CONFIG = Path(__file__).with_name("matched_time.toml")
 PARENT, ORDINARY = "parent", "ordinary"
@@ -117,14 +116,7 @@ def table(out: Path, seeds: Sequence[int]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=Path, required=True, help="parquet file with a column text, 10 MB or more")
-    parser.add_argument("--out", type=Path, required=True, help="folder of all runs")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1337, 1338, 1339])
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), metavar="ARM")
-    parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one core each")
-    parser.add_argument("--table", action="store_true", help="only print the table")
-    args = parser.parse_args()
+    args = parse_arguments(__doc__, ARMS)
     if not args.table:
         shards = make_corpus(args.text, args.out / "corpus")
         side_by_side([partial(train_parent, args.out, shards, seed) for seed in args.seeds], args.jobs)

@@ -11,7 +11,6 @@ Needs pyarrow, which the dev extras install, and tokenizers, which torchtitan br
 
 from __future__ import annotations
 
-import argparse
 import math
 import tomllib
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from runs import (
     branch_of,
     drop_checkpoints,
     final_loss,
+    parse_arguments,
     run_folder,
     seeded,
     side_by_side,
@@ -114,14 +114,7 @@ def table(out: Path, arms: Sequence[Arm], seeds: Sequence[int]) -> str:
 
 def main() -> None:
     arms = {arm.name: arm for arm in read_arms()}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", type=Path, required=True, help="parquet file with a column text, 10 MB or more")
-    parser.add_argument("--out", type=Path, required=True, help="folder of all runs")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1337, 1338, 1339])
-    parser.add_argument("--arms", nargs="+", choices=arms, default=list(arms), metavar="ARM")
-    parser.add_argument("--jobs", type=int, default=2, help="runs side by side, one core each")
-    parser.add_argument("--table", action="store_true", help="only print the table")
-    args = parser.parse_args()
+    args = parse_arguments(__doc__, arms)
     if not args.table:
         shards = make_corpus(args.text, args.out / "corpus")
         side_by_side([partial(run_ordinary, args.out, shards, seed) for seed in args.seeds], args.jobs)
