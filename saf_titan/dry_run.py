@@ -95,7 +95,7 @@ def _schedule_lines(run: RunConfig) -> list[str]:
 def _freeze_lines(run: RunConfig) -> list[str]:
     if not run.saf.enable:
         return ["none ([saf] enable = false)"]
-    num_heads = run.shape.num_layers * run.shape.num_heads
+    num_heads = run.shape.total_heads
     count = head_count(num_heads, run.saf.rate, run.saf.rounding)
     when = {
         "once": f"after step {run.freeze_step:,}",

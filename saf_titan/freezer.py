@@ -288,7 +288,7 @@ def freeze_schedule(run: RunConfig) -> Schedule:
                 start=start,
                 interval=saf.interval,
                 max_rate=saf.rate,
-                num_heads=run.shape.num_layers * run.shape.num_heads,
+                num_heads=run.shape.total_heads,
                 rounding=saf.rounding,
                 increment=saf.increment,
                 budget=saf.loss_budget,

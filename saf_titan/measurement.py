@@ -13,6 +13,7 @@ from typing import Generic
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saf_titan.calibration_data import Batch, CalibrationData
@@ -143,6 +144,11 @@ class Measurement(Generic[Batch]):
                 yield
         finally:
             self._model.train()
+
+
+def sequence_losses(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
+    """Mean cross-entropy of the tokens of each sequence, [B]."""
+    return F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, reduction="none").mean(1)
 
 
 def logged_progress() -> TimedProgress:

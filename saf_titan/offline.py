@@ -12,7 +12,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torchtitan.config import TORCH_DTYPE_MAP
 from torchtitan.protocols.model_spec import ModelSpec
@@ -20,7 +19,7 @@ from torchtitan.protocols.model_spec import ModelSpec
 from saf_titan.calibration_data import TokenBatch, calibration_loader, read_calibration_data
 from saf_titan.config import RunConfig
 from saf_titan.data.loader import ShardLoader
-from saf_titan.measurement import Measurement
+from saf_titan.measurement import Measurement, sequence_losses
 from saf_titan.models import model_spec
 from saf_titan.resume import model_identity, read_freeze, require_same_model
 from saf_titan.saf.calibration import Calibration
@@ -50,7 +49,7 @@ def calibrate_checkpoint(
     saved = read_freeze(checkpoint)
     if saved.model is not None:
         require_same_model(saved.model, model_identity(run), source=str(checkpoint))
-    if saved.plan is not None and len(saved.plan.heads) == run.shape.num_layers * run.shape.num_heads:
+    if saved.plan is not None and len(saved.plan.heads) == run.shape.total_heads:
         raise ValueError(f"every head of {checkpoint} is static already: there is nothing left to calibrate")
     gradient = _gradient_average(saved.state, run, checkpoint) if "qk_gradient" in selectors else None
     device = torch.device("cpu" if compat.is_cpu() else torch.accelerator.current_accelerator() or "cpu")
@@ -60,11 +59,10 @@ def calibrate_checkpoint(
         logits_BTV: Tensor = model(batch[0]["input"].to(device))
         return logits_BTV
 
-    def sequence_losses(batch: TokenBatch) -> Tensor:
-        logits_BTV, labels_BT = forward(batch), batch[1].to(device)
-        return F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, reduction="none").mean(1)
+    def losses(batch: TokenBatch) -> Tensor:
+        return sequence_losses(forward(batch), batch[1].to(device))
 
-    measurement = Measurement(model, run.saf, forward=forward, sequence_losses=sequence_losses, group=None)
+    measurement = Measurement(model, run.saf, forward=forward, sequence_losses=losses, group=None)
     install(measurement.attentions, saved.plan)
     return measurement.calibrate(read_calibration_data(loader, run), selectors, gradient, progress)
 

@@ -69,9 +69,13 @@ def require_compatible(saved: SavedFreeze, run: RunConfig, checkpoint: Path) -> 
         require_same_model(saved.model, model_identity(run), source=str(checkpoint))
     if saved.plan is not None:
         _require_fitting_plan(saved.plan, run, checkpoint)
-    is_own = checkpoint.parent == Path(run.dump_folder) / run.checkpoint.folder
-    if is_own or not run.checkpoint.initial_load_model_only:
+    if is_own(checkpoint, run) or not run.checkpoint.initial_load_model_only:
         _require_same_projections(run, checkpoint)
+
+
+def is_own(checkpoint: Path, run: RunConfig) -> bool:
+    """Whether ``run`` goes on from a checkpoint of its own, and not from another run's."""
+    return checkpoint.parent == Path(run.dump_folder) / run.checkpoint.folder
 
 
 def require_same_model(saved: str, built: str, *, source: str) -> None:
@@ -93,7 +97,7 @@ def _require_fitting_plan(plan: StaticPlan, run: RunConfig, checkpoint: Path) ->
     fitted = f"the static heads of {checkpoint} are fitted to sequences of {plan.T_fit} tokens"
     if seq_len > plan.T_fit:
         raise ValueError(f"training.seq_len = {seq_len}, but {fitted}; lower it to that or less")
-    wanted = head_count(run.shape.num_layers * run.shape.num_heads, saf.rate, saf.rounding)
+    wanted = head_count(run.shape.total_heads, saf.rate, saf.rounding)
     asks_for_more = saf.enable and saf.rate > plan.rate and wanted > len(plan.heads)
     if asks_for_more and saf.content != plan.content:
         raise ValueError(
@@ -160,7 +164,7 @@ def read_freeze(checkpoint: Path) -> SavedFreeze:
     try:
         # our entries of the trainer's section alone, never the weights
         loaded = read_checkpoint(checkpoint, prefix="train_state.saf_").get("train_state", {})
-    except Exception as error:  # pickle, zip and torch each have errors of their own for a cut or overwritten file
+    except (ValueError, OSError) as error:
         raise ValueError(
             f"{checkpoint} is damaged ({type(error).__name__}: {error}); remove it to go on from an older one"
         ) from error

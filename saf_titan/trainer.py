@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor
 from torchtitan.distributed.cudagraph import cudagraph_teardown, wrap_with_cuda_graph
 from torchtitan.distributed.utils import set_pg_timeouts
@@ -25,6 +24,7 @@ from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
 from saf_titan.config import RunConfig, to_toml
 from saf_titan.data.loader import ShardLoader
 from saf_titan.freezer import Freezer, FreezeResult, freeze_schedule
+from saf_titan.measurement import sequence_losses
 from saf_titan.metrics import RunMetrics
 from saf_titan.resume import (
     CLOCK_KEY,
@@ -33,6 +33,7 @@ from saf_titan.resume import (
     STATE_KEY,
     SavedFreeze,
     find_checkpoint,
+    is_own,
     model_identity,
     read_freeze,
     require_compatible,
@@ -65,7 +66,7 @@ class SAFTrainer(Trainer):
         checkpoint = self._checkpoint_to_load(config)
         self._saved = read_freeze(checkpoint) if checkpoint is not None else SavedFreeze()
         # another run's checkpoint brings its weights and heads, not the time it took
-        self._is_branch = checkpoint is not None and checkpoint.parent != self._folder / config.checkpoint.folder
+        self._is_branch = checkpoint is not None and not is_own(checkpoint, config.run)
         self._model_identity = model_identity(config.run)
         if checkpoint is not None:
             require_compatible(self._saved, config.run, checkpoint)
@@ -240,9 +241,7 @@ class SAFTrainer(Trainer):
             return self.model_parts[0](inputs, **extra_kwargs)
 
     def _sequence_losses(self, batch: TokenBatch) -> Tensor:
-        """Mean cross-entropy of each sequence of a batch, [B]."""
-        logits_BTV, labels_BT = self._forward(batch), batch[1].to(self.device)
-        return F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, reduction="none").mean(1)
+        return sequence_losses(self._forward(batch), batch[1].to(self.device))
 
     def _heads_changed(self) -> None:
         """Tell the metrics, and drop what was compiled or captured for other heads."""

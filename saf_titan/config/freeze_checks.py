@@ -43,7 +43,7 @@ def frozen_head_conflicts(config: RunConfig) -> Iterator[Conflict]:
             f"names layer {outside[0]}; the layers of the model are 0 to {shape.num_layers - 1}",
         )
         return
-    total = shape.num_layers * shape.num_heads
+    total = shape.total_heads
     open_layers = shape.num_layers - len(set(saf.exclude_layers))
     available = open_layers * min(saf.max_per_layer or shape.num_heads, shape.num_heads)
     wanted = head_count(total, saf.rate, saf.rounding)
@@ -63,7 +63,7 @@ def frozen_head_conflicts(config: RunConfig) -> Iterator[Conflict]:
 
 def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
     saf, shape = config.saf, config.shape
-    total = shape.num_layers * shape.num_heads
+    total = shape.total_heads
     if saf.schedule == "ramp" and config.freeze_step + saf.ramp_steps >= config.training.steps:
         yield Conflict(
             ("saf.ramp_steps", "saf.step", "saf.fraction", "training.steps"),

@@ -5,6 +5,7 @@ checked before torch is imported.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,47 +25,41 @@ class ModelShape:
     tied: bool
     """The output matrix is the token embedding."""
 
+    @property
+    def total_heads(self) -> int:
+        """Query heads of all layers."""
+        return self.num_layers * self.num_heads
+
+
+def _shape(
+    num_layers: int,
+    num_heads: int,
+    num_kv_heads: int,
+    dim: int,
+    *,
+    tied: bool,
+    vocab_size: int,
+    head_dim: int | None = None,
+) -> ModelShape:
+    """``head_dim``: by default, heads share the width."""
+    return ModelShape(
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=dim // num_heads if head_dim is None else head_dim,
+        dim=dim,
+        vocab_size=vocab_size,
+        tied=tied,
+    )
+
 
 def _gpt(num_layers: int, num_heads: int, dim: int) -> ModelShape:
     # GPT-2's 50257 tokens, padded to a multiple of 128
-    return ModelShape(
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_heads,
-        head_dim=dim // num_heads,
-        dim=dim,
-        vocab_size=50304,
-        tied=True,
-    )
+    return _shape(num_layers, num_heads, num_heads, dim, tied=True, vocab_size=50304)
 
 
-def _llama3(
-    num_layers: int, num_heads: int, num_kv_heads: int, dim: int, *, tied: bool, vocab_size: int = 128256
-) -> ModelShape:
-    return ModelShape(
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=dim // num_heads,
-        dim=dim,
-        vocab_size=vocab_size,
-        tied=tied,
-    )
-
-
-def _qwen3(
-    num_layers: int, num_heads: int, num_kv_heads: int, dim: int, *, tied: bool, vocab_size: int = 151936
-) -> ModelShape:
-    return ModelShape(
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        # of every flavor, whatever its width
-        head_dim=128,
-        dim=dim,
-        vocab_size=vocab_size,
-        tied=tied,
-    )
+_llama3 = partial(_shape, vocab_size=128256)
+_qwen3 = partial(_shape, vocab_size=151936, head_dim=128)
 
 
 SHAPES: dict[str, dict[str, ModelShape]] = {
