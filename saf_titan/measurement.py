@@ -104,11 +104,6 @@ class Measurement(Generic[Batch]):
         """Value rows that make up for the plan's patterns, solved on all batches but the last; none if unwanted."""
         if not self._settings.compensate:
             return {}
-        if len(batches) < 2:
-            raise ValueError(
-                "saf.compensate needs two calibration batches a rank, one of them to measure on: lower "
-                "saf.calibration_batch_size or raise saf.calibration_sequences"
-            )
         with self._evaluation():
             return compensated_values(self.attentions, batches[:-1], self._forward, plan, group=self._group)
 

@@ -139,8 +139,8 @@ class SafSection:
     """Learning rate of the patterns themselves (alpha and rho), which then go on training. 0: they stay fixed."""
     compensate: bool = False
     """Solve the value rows of static heads again, so that the frozen output comes near the live one; kept for each head
-    where the loss falls. Needs two calibration batches a rank: solved on all but the last, judged on that. For freezing
-    without further training: training makes up for it by itself."""
+    where the loss falls. Solved on all calibration batches of a rank but the last, judged on that, so it needs two
+    sequences beside it. For freezing without further training: training makes up for it by itself."""
     calibration_sequences: Annotated[int, Range(low=2)] = 32
     """Held-out sequences the statistics are taken from."""
     calibration_batch_size: Annotated[int, NOT_NEGATIVE] = 0

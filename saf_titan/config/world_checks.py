@@ -50,12 +50,14 @@ def _check_calibration(config: RunConfig, data_parallel: int) -> None:
             saf.calibration_sequences,
             f"cannot be shared by {data_parallel} data-parallel ranks; choose a multiple of {data_parallel}",
         )
-    if saf.compensate and share <= config.calibration_batch_size:
+    batch = config.calibration_batch_size
+    solved_on = (share - (share % batch or batch)) * data_parallel
+    if saf.compensate and solved_on < 2:
         raise _world_error(
             "saf.calibration_batch_size",
-            config.calibration_batch_size,
-            f"makes one batch of a rank's {share} calibration sequences, and saf.compensate needs a second one to "
-            "measure on; lower it, or raise saf.calibration_sequences",
+            batch,
+            f"leaves {solved_on} of {saf.calibration_sequences} calibration sequences beside the last batch of each "
+            "rank, and saf.compensate needs two to solve on; lower it, or raise saf.calibration_sequences",
         )
 
 

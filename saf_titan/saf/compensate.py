@@ -5,8 +5,9 @@ y = P x W^T; the frozen one gives P_fit x W^T. With z = P_fit x the rows that co
 
     argmin_W  |z W^T - y|^2 + strength * (tr(z^T z) / C) * |W - W_before|^2
 
-The penalty is relative to the mean square of z, so that `strength` has no unit. Whether the new rows help is for the
-caller to measure: keep them only if the held-out loss falls. Meant for heads frozen without further training.
+The penalty is relative to the mean square of z, so that `strength` has no unit. It is chosen for each head by two-fold
+cross-validation over sequences: rows solved on one half must bring the output nearer on the other. Whether the model
+gains by the new rows is for the caller to measure. Meant for heads frozen without further training.
 
 Legend: B sequences, T time, C model dim, D head dim.
 """
@@ -14,6 +15,7 @@ Legend: B sequences, T time, C model dim, D head dim.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -22,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from saf_titan.ops import StaticPattern, prepare_pattern, static_mix
-from saf_titan.saf.exchange import sum_over_ranks
+from saf_titan.saf.exchange import HeadExchange, sum_over_ranks
 from saf_titan.saf.plan import StaticHead, StaticPlan
 from saf_titan.saf.watch import run_watched
 
@@ -38,6 +40,10 @@ class CompensableAttention(Protocol):
 
     qkv_linear: Any
     inner_attention: nn.Module
+
+
+STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 1e1)
+"""Ridge strengths to choose from."""
 
 
 class ValueRegression:
@@ -59,6 +65,16 @@ class ValueRegression:
         self.gram_CC += z_NC.T @ z_NC
         self.cross_CD += z_NC.T @ y_BTD.flatten(0, 1).double()
 
+    def __add__(self, other: ValueRegression) -> ValueRegression:
+        """The equations of both data; the pattern is the same."""
+        both = copy(self)
+        both.gram_CC, both.cross_CD = self.gram_CC + other.gram_CC, self.cross_CD + other.cross_CD
+        return both
+
+    def sum_over_ranks(self, group: dist.ProcessGroup | None) -> None:
+        """The equations of the data of all ranks, on the CPU."""
+        self.gram_CC, self.cross_CD = sum_over_ranks(self.gram_CC, group), sum_over_ranks(self.cross_CD, group)
+
     def solve(self, wv_DC: Tensor, *, strength: float = 1e-3) -> Tensor:
         """New value rows (D, C) in the dtype of the old ones. Raises ValueError unless strength is positive."""
         if strength <= 0:
@@ -70,6 +86,34 @@ class ValueRegression:
         change_CD = torch.linalg.solve(penalised_CC, self.cross_CD - self.gram_CC @ before_CD)
         return (before_CD + change_CD).T.to(wv_DC.dtype).contiguous()
 
+    def excess(self, wv_DC: Tensor) -> float:
+        """Squared error of the output with these rows, up to a constant of the data: for comparing rows."""
+        rows_CD = wv_DC.double().T
+        return ((self.gram_CC @ rows_CD - 2 * self.cross_CD) * rows_CD).sum().item()
+
+
+def cross_validated_rows(
+    halves: tuple[ValueRegression, ValueRegression], wv_DC: Tensor, strengths: Sequence[float] = STRENGTHS
+) -> Tensor | None:
+    """Rows (D, C) solved on both halves with the strength that errs least across them; None if the old rows do.
+
+    Raises ValueError if a half has no data.
+    """
+    if not all(half.gram_CC.any() for half in halves):
+        raise ValueError(
+            "values can be compensated on two sequences or more: the penalty is chosen on one half of them"
+        )
+
+    def excess(strength: float) -> float:
+        ways = zip(halves, reversed(halves), strict=True)
+        return sum(judged.excess(solved.solve(wv_DC, strength=strength)) for solved, judged in ways)
+
+    errors = {strength: excess(strength) for strength in strengths}
+    best = min(strengths, key=errors.__getitem__)
+    if errors[best] >= sum(half.excess(wv_DC) for half in halves):
+        return None
+    return (halves[0] + halves[1]).solve(wv_DC, strength=best)
+
 
 def compensated_values(
     attentions: Sequence[CompensableAttention],
@@ -77,40 +121,46 @@ def compensated_values(
     forward: Callable[[Batch], object],
     plan: StaticPlan,
     *,
-    strength: float = 1e-3,
     group: dist.ProcessGroup | None = None,
 ) -> dict[tuple[int, int], Tensor]:
-    """New value rows (D, C) of the heads that the plan's own event makes static, by (layer, head).
+    """New value rows (D, C) of heads that the plan's own event makes static, by (layer, head).
 
-    To be called while those heads are still live; nothing is changed. Keeps a C x C matrix for each of the heads.
+    To be called while those heads are still live; nothing is changed. Keeps two C x C matrices for each of the heads.
+    Heads whose output no strength brings nearer on sequences it was not solved on are left out.
 
     Args:
         batches, forward, group: as in `calibrate`. One forward a batch.
-        strength: of the ridge penalty, see `ValueRegression.solve`.
 
-    Raises ValueError where heads share their values (grouped queries), and for patterns that are not compact.
+    Raises ValueError where heads share their values (grouped queries), for patterns that are not compact, and for less
+    than two sequences.
     """
     if plan.is_dense:
         raise ValueError(f"values can be compensated for compact patterns alone, and the plan's are {plan.content}")
-    watchers = [_HeadWatcher(attentions[head.layer], head) for head in plan.heads if head.step == plan.step]
+    # ranks with a single sequence make up both halves between them
+    first_half = HeadExchange(group).rank % 2
+    heads = [head for head in plan.heads if head.step == plan.step]
+    watchers = [_HeadWatcher(attentions[head.layer], head, first_half) for head in heads]
     run_watched(watchers, batches, forward)
     rows = {}
     for watcher in watchers:
-        regression, before_DC = watcher.regression, watcher.before_DC
-        if regression is None or before_DC is None:
+        halves, before_DC = watcher.halves, watcher.before_DC
+        if halves is None or before_DC is None:
             raise ValueError("the values cannot be compensated without a forward through every layer with static heads")
-        regression.gram_CC = sum_over_ranks(regression.gram_CC, group)
-        regression.cross_CD = sum_over_ranks(regression.cross_CD, group)
-        rows[watcher.head.layer, watcher.head.head] = regression.solve(before_DC.cpu(), strength=strength)
+        for half in halves:
+            half.sum_over_ranks(group)
+        if (rows_DC := cross_validated_rows(halves, before_DC.cpu())) is not None:
+            rows[watcher.head.layer, watcher.head.head] = rows_DC
     return rows
 
 
 class _HeadWatcher:
-    """The regression of one head, fed by hooks on its layer."""
+    """The regressions of one head on every other sequence and on those between, fed by hooks on its layer."""
 
-    def __init__(self, attention: CompensableAttention, head: StaticHead) -> None:
+    def __init__(self, attention: CompensableAttention, head: StaticHead, first_half: int) -> None:
+        """first_half: that of the first sequence."""
         self.attention, self.head = attention, head
-        self.regression: ValueRegression | None = None
+        self._next_half = first_half
+        self.halves: tuple[ValueRegression, ValueRegression] | None = None
         self.before_DC: Tensor | None = None
         self._x_BTC: Tensor | None = None
 
@@ -132,10 +182,12 @@ class _HeadWatcher:
             raise ValueError(
                 "values that several heads share cannot be solved for one of them: no compensation with GQA"
             )
-        if self.regression is None:
+        if self.halves is None:
             device = o_BTHD.device
-            alpha_HT, rho_HT = (x_T.unsqueeze(0).to(device) for x_T in (self.head.alpha_T, self.head.rho_T))
-            self.regression = ValueRegression(prepare_pattern(alpha_HT, rho_HT), wv_XC.shape[1], D)
+            pattern = prepare_pattern(*(x_T.unsqueeze(0).to(device) for x_T in (self.head.alpha_T, self.head.rho_T)))
+            self.halves = ValueRegression(pattern, wv_XC.shape[1], D), ValueRegression(pattern, wv_XC.shape[1], D)
             self.before_DC = wv_XC.detach()[self.head.head * D : (self.head.head + 1) * D].clone()
-        self.regression.add(self._x_BTC, o_BTHD[:, :, self.head.head])
+        for x_TC, y_TD in zip(self._x_BTC, o_BTHD[:, :, self.head.head], strict=True):
+            self.halves[self._next_half].add(x_TC.unsqueeze(0), y_TD.unsqueeze(0))
+            self._next_half = 1 - self._next_half
         self._x_BTC = None

@@ -206,6 +206,33 @@ def test_world_size_that_does_not_fit_the_degrees(words: list[str], world_size: 
         check_world_size(load_config(None, words), world_size)
 
 
+@pytest.mark.parametrize(
+    ("sequences", "batch", "world_size", "key"),
+    [
+        (64, 8, 4, None),
+        (30, 8, 4, "saf.calibration_sequences"),
+        (3, 1, 1, None),
+        (2, 1, 1, "saf.calibration_batch_size"),
+        (4, 1, 2, None),
+        (4, 2, 1, None),
+        (4, 3, 1, None),
+        (4, 4, 1, "saf.calibration_batch_size"),
+        (8, 4, 2, "saf.calibration_batch_size"),
+    ],
+)
+def test_calibration_sequences_to_compensate_on(sequences: int, batch: int, world_size: int, key: str | None) -> None:
+    words = [*SAF, f"--saf.calibration_sequences={sequences}", f"--saf.calibration_batch_size={batch}"]
+    config = load_config(None, [*words, "--saf.compensate=true"])
+    if key is None:
+        check_world_size(config, world_size)
+        return
+    with pytest.raises(ConfigError) as caught:
+        check_world_size(config, world_size)
+    assert [problem.key for problem in caught.value.problems] == [key]
+    if key == "saf.calibration_batch_size":
+        check_world_size(load_config(None, words), world_size)
+
+
 def test_properties_resolve_zeros() -> None:
     config = RunConfig()
     assert config.schedule_steps == config.training.steps
