@@ -12,7 +12,7 @@ from torch import nn
 from torchtitan.components.checkpointer.utils import canonical_fqn
 
 from saf_titan.circuits.groups import QK, ParameterGroup, parameter_groups
-from saf_titan.config import ConfigError, Problem, RunConfig, check_world_size, to_toml
+from saf_titan.config import ConfigError, Problem, RunConfig, check_world_size, data_parallel_size, to_toml
 from saf_titan.head_count import head_count
 from saf_titan.models import model_spec
 from saf_titan.models.flops import training_flops_per_token
@@ -35,7 +35,7 @@ def describe(run: RunConfig) -> str:
         ("Parameter groups", _group_lines(run, groups)),
         ("Tokens", _token_lines(run, world_size)),
         ("Schedule", _schedule_lines(run)),
-        ("Freeze", _freeze_lines(run)),
+        ("Freeze", _freeze_lines(run, world_size)),
         (f"Memory per rank of {world_size} (estimate)", _memory_lines(run, model, world_size)),
     ]
     return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in blocks)
@@ -92,7 +92,7 @@ def _schedule_lines(run: RunConfig) -> list[str]:
     return lines
 
 
-def _freeze_lines(run: RunConfig) -> list[str]:
+def _freeze_lines(run: RunConfig, world_size: int) -> list[str]:
     if not run.saf.enable:
         return ["none ([saf] enable = false)"]
     num_heads = run.shape.total_heads
@@ -108,6 +108,15 @@ def _freeze_lines(run: RunConfig) -> list[str]:
         f"{run.saf.selector}, content {run.saf.content})",
         f"calibrated on {run.saf.calibration_sequences} held-out sequences",
     ]
+    share = run.saf.calibration_sequences // data_parallel_size(run, world_size)
+    if share > run.calibration_batch_size:
+        shape = run.shape
+        numbers = shape.num_layers * (shape.num_heads + shape.num_kv_heads) * shape.head_dim * run.training.seq_len
+        size = share * numbers * _activation_bytes(run) / _GIB
+        lines.append(
+            f"in several batches a rank, which keeps queries and keys of all layers: {size:.2f} GiB "
+            f"(none with saf.calibration_batch_size = {share})"
+        )
     if run.saf.content in DENSE_CONTENTS:
         size = dense_bytes(count, run.training.seq_len) / _GIB
         lines.append(f"patterns are T x T matrices: {size:.2f} GiB, on every rank in the layers and in the plan")
@@ -126,7 +135,7 @@ def _memory_lines(run: RunConfig, model: nn.Module, world_size: int) -> list[str
     moments = 2 if run.optimizer.name == "AdamW" else 1
     shards = max(1, world_size // run.parallelism.data_parallel_replicate_degree)
     state = total * bytes_each * (2 + moments) / shards
-    width = 2 if training.mixed_precision_param == "bfloat16" else 4
+    width = _activation_bytes(run)
     tokens = training.local_batch_size * training.seq_len
     per_layer = {"none": 17, "selective": 8, "full": 1}[run.activation_checkpoint.mode]
     activations = tokens * shape.dim * shape.num_layers * per_layer * width
@@ -137,3 +146,7 @@ def _memory_lines(run: RunConfig, model: nn.Module, world_size: int) -> list[str
         f"logits and their gradient   {logits / _GIB:8.2f} GiB",
         f"sum                         {(state + activations + logits) / _GIB:8.2f} GiB",
     ]
+
+
+def _activation_bytes(run: RunConfig) -> int:
+    return 2 if run.training.mixed_precision_param == "bfloat16" else 4

@@ -8,7 +8,7 @@ from saf_titan.config.errors import COMMAND_LINE, ConfigError, Problem
 from saf_titan.config.load import load_config
 from saf_titan.config.schema import RunConfig
 from saf_titan.config.shapes import SHAPES, ModelShape
-from saf_titan.config.world_checks import check_world_size
+from saf_titan.config.world_checks import check_world_size, data_parallel_size
 
 __all__ = [
     "COMMAND_LINE",
@@ -18,6 +18,7 @@ __all__ = [
     "Problem",
     "RunConfig",
     "check_world_size",
+    "data_parallel_size",
     "help_text",
     "load_config",
     "to_toml",

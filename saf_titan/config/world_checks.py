@@ -25,9 +25,7 @@ def check_world_size(config: RunConfig, world_size: int) -> None:
             shard,
             f"the degrees need {shard * others} ranks, and there are {world_size}",
         )
-    data_parallel = world_size // (
-        degrees.tensor_parallel_degree * degrees.pipeline_parallel_degree * degrees.context_parallel_degree
-    )
+    data_parallel = data_parallel_size(config, world_size)
     per_round = config.training.local_batch_size * data_parallel
     size = config.training.global_batch_size
     if size > 0 and size % per_round:
@@ -39,6 +37,14 @@ def check_world_size(config: RunConfig, world_size: int) -> None:
         )
     if config.saf.enable:
         _check_calibration(config, data_parallel)
+
+
+def data_parallel_size(config: RunConfig, world_size: int) -> int:
+    """Number of ranks that read different sequences."""
+    degrees = config.parallelism
+    return world_size // (
+        degrees.tensor_parallel_degree * degrees.pipeline_parallel_degree * degrees.context_parallel_degree
+    )
 
 
 def _check_calibration(config: RunConfig, data_parallel: int) -> None:

@@ -97,3 +97,17 @@ def test_matrices_show_their_size() -> None:
         load_config(ROOT / "configs" / "124m_4k_saf25.toml", ["--saf.content=sharp", "--saf.max_dense_gib=3"])
     )
     assert "T x T matrices: 2.25 GiB" in text
+
+
+def test_batches_of_calibration_show_what_they_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--saf.enable=true", "--saf.calibration_sequences=32", "--saf.calibration_batch_size=8"]
+    config = load_config(ROOT / "configs" / "124m_4k_saf25.toml", words)
+    # 32 sequences x 4096 tokens x 12 layers x (12 + 12) heads x 64 numbers of 2 bytes
+    for world_size, expected in (
+        ("1", "4.50 GiB (none with saf.calibration_batch_size = 32)"),
+        ("2", "2.25 GiB (none"),
+    ):
+        monkeypatch.setenv("WORLD_SIZE", world_size)
+        assert f"keeps queries and keys of all layers: {expected}" in describe(config)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert "keeps queries and keys" not in describe(config)
