@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,5 +83,18 @@ def class_tokens(
     shared_query: bool,
     seed: int,
     first_row: int,
+    threads: int,
+) -> None: ...
+def mix_heads(
+    x: NDArray[Any],
+    y: NDArray[Any],
+    heads: Sequence[tuple[int, int, int]],
+    scale: NDArray[np.float32],
+    weight: NDArray[np.float32],
+    inv_z: NDArray[np.float32],
+    spectra: NDArray[np.float32],
+    heavy: NDArray[np.int64],
+    *,
+    transpose: bool,
     threads: int,
 ) -> None: ...

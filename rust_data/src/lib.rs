@@ -1,4 +1,4 @@
-//! Exact GPT-2 tokenization to shards and synthetic sequence generators.
+//! Exact GPT-2 tokenization to shards, synthetic sequence generators, and the CPU's static mixing.
 //!
 //! The core knows nothing of Python; `py` (feature `python`) only converts.
 
@@ -11,4 +11,5 @@ pub mod job;
 mod py;
 pub mod shards;
 pub mod simd;
+pub mod static_mix;
 pub mod text;

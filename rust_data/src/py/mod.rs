@@ -3,6 +3,7 @@
 mod gen;
 mod job;
 mod shards;
+mod static_mix;
 mod tokenizer;
 
 use pyo3::exceptions::{PyKeyboardInterrupt, PyOSError, PyRuntimeError, PyValueError};
@@ -50,5 +51,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(gen::class_tokens, module)?)?;
     module.add_function(wrap_pyfunction!(shards::read_header, module)?)?;
     module.add_function(wrap_pyfunction!(shards::read_tokens, module)?)?;
-    module.add_function(wrap_pyfunction!(shards::sha256, module)?)
+    module.add_function(wrap_pyfunction!(shards::sha256, module)?)?;
+    module.add_function(wrap_pyfunction!(static_mix::mix_heads, module)?)
 }

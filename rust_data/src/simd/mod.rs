@@ -5,6 +5,7 @@
 //! [`Level`] makes such values, after asking the CPU. Code that shall be compiled for an instruction set
 //! is a [`Kernel`], run by [`Level::run`]; everything it calls must be `#[inline(always)]`.
 
+mod floats;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
@@ -20,6 +21,9 @@ pub const BLOCK: usize = 64;
 
 /// Places in [`Simd::Ranks`].
 pub const RANKS: usize = 16;
+
+/// Numbers in [`Simd::Floats`].
+pub const FLOATS: usize = 16;
 
 /// Names the instruction set to use instead of the best one, for tests and benches.
 pub const VARIABLE: &str = "RUST_DATA_SIMD";
@@ -39,6 +43,8 @@ pub struct Masks {
 pub trait Simd: Copy {
     /// Sixteen 16-bit numbers, in registers where that is possible.
     type Ranks: Copy;
+    /// Sixteen 32-bit floating-point numbers, likewise.
+    type Floats: Copy;
 
     fn masks(self, block: &[u8; BLOCK]) -> Masks;
     /// Writes the places of the set bits, each plus `base`; what is written behind them is garbage.
@@ -61,6 +67,16 @@ pub trait Simd: Copy {
     fn lowest(self, ranks: Self::Ranks) -> (u16, usize);
     /// Changes nothing if there is no such place.
     fn replace(self, ranks: Self::Ranks, place: usize, rank: u16) -> Self::Ranks;
+    fn floats(self, numbers: &[f32; FLOATS]) -> Self::Floats;
+    fn store(self, floats: Self::Floats, numbers: &mut [f32; FLOATS]);
+    fn splat(self, number: f32) -> Self::Floats;
+    fn add(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn subtract(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    fn multiply(self, a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a * b + c`, rounded once where there is such an instruction.
+    fn multiply_add(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// `c - a * b`, likewise.
+    fn multiply_subtract(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
     /// Runs a kernel in code compiled for this instruction set, never inlined.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;
 }

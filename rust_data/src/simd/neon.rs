@@ -2,6 +2,7 @@
 
 use std::arch::aarch64::*;
 
+use super::floats::vector_floats;
 use super::portable::Portable;
 use super::{Kernel, Masks, Simd, BLOCK, RANKS};
 
@@ -16,6 +17,11 @@ impl Neon {
 
 impl Simd for Neon {
     type Ranks = [u16; RANKS];
+
+    vector_floats!(
+        [0 1 2 3] of float32x4_t, vld1q_f32, vst1q_f32, vdupq_n_f32, vaddq_f32, vsubq_f32, vmulq_f32,
+        (a, b, c) => (vfmaq_f32(c, a, b), vfmsq_f32(c, a, b))
+    );
 
     #[inline(always)]
     fn masks(self, block: &[u8; BLOCK]) -> Masks {

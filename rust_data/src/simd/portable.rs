@@ -1,5 +1,6 @@
 //! Plain code for any CPU; the other forms are tested against it and share what is fast enough here.
 
+use super::floats::array_floats;
 use super::{Kernel, Masks, Simd, BLOCK, RANKS};
 
 #[derive(Clone, Copy, Debug)]
@@ -7,6 +8,8 @@ pub struct Portable;
 
 impl Simd for Portable {
     type Ranks = [u16; RANKS];
+
+    array_floats!();
 
     #[inline(always)]
     fn masks(self, block: &[u8; BLOCK]) -> Masks {

@@ -2,6 +2,7 @@
 
 use std::arch::x86_64::*;
 
+use super::floats::vector_floats;
 use super::portable::Portable;
 use super::{Kernel, Masks, Simd, BLOCK, RANKS};
 
@@ -22,6 +23,7 @@ impl Sse2 {
 impl Avx2 {
     pub fn detect() -> Option<Self> {
         let found = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("bmi1")
             && is_x86_feature_detected!("bmi2")
             && is_x86_feature_detected!("lzcnt")
@@ -43,6 +45,11 @@ impl Avx512 {
 
 impl Simd for Sse2 {
     type Ranks = [u16; RANKS];
+
+    vector_floats!(
+        [0 1 2 3] of __m128, _mm_loadu_ps, _mm_storeu_ps, _mm_set1_ps, _mm_add_ps, _mm_sub_ps, _mm_mul_ps,
+        (a, b, c) => (_mm_add_ps(c, _mm_mul_ps(a, b)), _mm_sub_ps(c, _mm_mul_ps(a, b)))
+    );
 
     #[inline(always)]
     fn masks(self, block: &[u8; BLOCK]) -> Masks {
@@ -74,6 +81,11 @@ impl Simd for Sse2 {
 impl Simd for Avx2 {
     type Ranks = __m256i;
 
+    vector_floats!(
+        [0 1] of __m256, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_add_ps, _mm256_sub_ps,
+        _mm256_mul_ps, (a, b, c) => (_mm256_fmadd_ps(a, b, c), _mm256_fnmadd_ps(a, b, c))
+    );
+
     #[inline(always)]
     fn masks(self, block: &[u8; BLOCK]) -> Masks {
         // SAFETY: `self` says that the CPU has AVX2.
@@ -101,7 +113,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[inline(never)]
-        #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+        #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
         fn run<K: Kernel>(simd: Avx2, kernel: K) -> K::Output {
             kernel.run(simd)
         }
@@ -112,6 +124,11 @@ impl Simd for Avx2 {
 
 impl Simd for Avx512 {
     type Ranks = __m256i;
+
+    vector_floats!(
+        [0] of __m512, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_add_ps, _mm512_sub_ps,
+        _mm512_mul_ps, (a, b, c) => (_mm512_fmadd_ps(a, b, c), _mm512_fnmadd_ps(a, b, c))
+    );
 
     #[inline(always)]
     fn masks(self, block: &[u8; BLOCK]) -> Masks {
@@ -146,7 +163,7 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[inline(never)]
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,avx2,bmi1,bmi2,lzcnt,popcnt")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi2,avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
         fn run<K: Kernel>(simd: Avx512, kernel: K) -> K::Output {
             kernel.run(simd)
         }

@@ -16,6 +16,7 @@ from saf_titan.ops.operators import define_gradient, define_operator
 from saf_titan.ops.packing import check_packing, document_bounds
 from saf_titan.ops.pattern import StaticPattern
 from saf_titan.ops.static_mix.band import mix_head_band
+from saf_titan.ops.static_mix.compiled import is_compiled, mix_heads_compiled
 from saf_titan.ops.static_mix.fft import mix_head_fft
 from saf_titan.ops.static_mix.gradient import pattern_gradient
 from saf_titan.ops.static_mix.naive import mix_head_rows
@@ -116,9 +117,12 @@ def mix_heads(
 ) -> None:
     """Write P x, or P^T x, of head s of the pattern from x[:, :, x_heads[s]] to y[:, :, y_heads[s]], on a CPU."""
     T = x_BTHD.shape[1]
+    compiled = []
     for s, (path, _) in enumerate(explain(pattern, T, backend)):
         x_BTD, y_BTD = x_BTHD[:, :, x_heads[s]], y_BTHD[:, :, y_heads[s]]
-        if path in ("fft", "fft64"):
+        if path == "fft" and is_compiled():
+            compiled.append((s, x_heads[s], y_heads[s]))
+        elif path in ("fft", "fft64"):
             dtype = torch.float64 if path == "fft64" else torch.float32
             mix_head_fft(x_BTD, y_BTD, pattern.head(s, T, dtype), pattern.spectra(s, T, dtype), transpose)
         elif path == "gemm":
@@ -130,6 +134,8 @@ def mix_heads(
             mix_head_sum(x_BTD, y_BTD, pattern.head(s, T, torch.float32), pattern.far_H2R[s], transpose)
         else:
             mix_head_rows(x_BTD, y_BTD, pattern.alpha_HT[s], pattern.rho_HT[s], transpose)
+    if compiled:
+        mix_heads_compiled(x_BTHD, y_BTHD, compiled, pattern, transpose)
 
 
 def _fake(x_BTHD: Tensor, *_: Any) -> Tensor:

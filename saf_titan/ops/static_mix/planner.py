@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 from saf_titan.ops.certificate import ERROR_LIMIT
 from saf_titan.ops.pattern import PATHS, StaticPattern
+from saf_titan.ops.static_mix.compiled import is_compiled
 
 BACKENDS = ("auto", *PATHS, "naive", "triton")
 # running sums are always fastest, but meant for patterns that they give exactly
 SUM_ERROR_LIMIT = 1e-6
-# from this length on the FFT is faster than dense products
+# from these lengths on torch's FFT is faster than dense products, and a band with exponentials faster than torch's FFT;
+# the compiled one is faster than either at any length
 FFT_MIN_LENGTH = 512
-# from this length on a band and exponentials are faster than the FFT
 BAND_MIN_LENGTH = 32768
 
 
@@ -33,11 +34,18 @@ def explain(pattern: StaticPattern, T: int | None = None, backend: str = "auto")
     """
     check_backend(backend)
     T = pattern.T_fit if T is None else T
-    return [choose_path(dict(zip(PATHS, errors, strict=True)), T, backend) for errors in pattern.error_HP.tolist()]
+    compiled = is_compiled()
+    return [
+        choose_path(dict(zip(PATHS, errors, strict=True)), T, backend, compiled=compiled)
+        for errors in pattern.error_HP.tolist()
+    ]
 
 
-def choose_path(errors: dict[str, float], T: int, backend: str = "auto") -> Choice:
-    """Path for one head of length T, given the certified error of each fast path."""
+def choose_path(errors: dict[str, float], T: int, backend: str = "auto", *, compiled: bool = False) -> Choice:
+    """Path for one head of length T, given the certified error of each fast path.
+
+    compiled: whether the FFT is that of the compiled extension.
+    """
     if backend in ("naive", "triton"):
         return Choice(backend, "asked for")
     if backend != "auto":
@@ -52,6 +60,8 @@ def choose_path(errors: dict[str, float], T: int, backend: str = "auto") -> Choi
         return Choice("naive", f"weights span more than fp32 holds (certified error {errors['gemm']:.1e})")
     if errors["sum"] <= SUM_ERROR_LIMIT:
         return Choice("sum", f"weights do not depend on the lag, certified error {errors['sum']:.1e}")
+    if compiled and errors["fft"] <= ERROR_LIMIT:
+        return Choice("fft", f"compiled, certified error {errors['fft']:.1e} <= {ERROR_LIMIT:.0e}")
     if T < FFT_MIN_LENGTH:
         return Choice("gemm", f"T={T} < {FFT_MIN_LENGTH}")
     if T >= BAND_MIN_LENGTH and errors["band"] <= ERROR_LIMIT:

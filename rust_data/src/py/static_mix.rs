@@ -1,0 +1,116 @@
+//! Static mixing of NumPy arrays, which share their memory with tensors. bfloat16 comes as its bits, in uint16.
+
+use numpy::{
+    Element as NumpyElement, PyArray4, PyArrayMethods, PyReadonlyArray2, PyReadonlyArray4, PyUntypedArrayMethods,
+};
+use pyo3::prelude::*;
+
+use super::detached;
+use crate::error::{Error, Result};
+use crate::simd::Level;
+use crate::static_mix::{Bf16, Element, Head, Layout, Mixer, Source, Target};
+
+/// Writes `P x`, or `P^T x`, of some heads of x to y, both [B, T, H, D] with D side by side.
+///
+/// heads: (pattern, head of x, head of y) of each. scale, weight, inv_z: [patterns, T or more]. spectra: real and imaginary parts
+/// of half the spectra, cyclic and twisted, [patterns, 2, N, 2]. heavy: columns [patterns, M], ascending; those
+/// from T on count for nothing.
+#[pyfunction]
+#[pyo3(signature = (x, y, heads, scale, weight, inv_z, spectra, heavy, *, transpose, threads))]
+#[allow(clippy::too_many_arguments)]
+pub fn mix_heads(
+    py: Python<'_>,
+    x: &Bound<'_, PyAny>,
+    y: &Bound<'_, PyAny>,
+    heads: Vec<(usize, usize, usize)>,
+    scale: PyReadonlyArray2<'_, f32>,
+    weight: PyReadonlyArray2<'_, f32>,
+    inv_z: PyReadonlyArray2<'_, f32>,
+    spectra: PyReadonlyArray4<'_, f32>,
+    heavy: PyReadonlyArray2<'_, i64>,
+    transpose: bool,
+    threads: usize,
+) -> PyResult<()> {
+    let patterns = Patterns { scale, weight, inv_z, spectra, heavy };
+    if let Ok(x) = x.cast::<PyArray4<f32>>() {
+        mix::<_, f32>(py, x, y.cast()?, &heads, &patterns, transpose, threads)
+    } else {
+        mix::<_, Bf16>(py, x.cast::<PyArray4<u16>>()?, y.cast()?, &heads, &patterns, transpose, threads)
+    }
+}
+
+/// `N` are numbers as NumPy knows them, `E` what their bits mean.
+fn mix<N: NumpyElement, E: Element>(
+    py: Python<'_>,
+    x: &Bound<'_, PyArray4<N>>,
+    y: &Bound<'_, PyArray4<N>>,
+    heads: &[(usize, usize, usize)],
+    patterns: &Patterns<'_>,
+    transpose: bool,
+    threads: usize,
+) -> PyResult<()> {
+    const { assert!(size_of::<N>() == size_of::<E>() && align_of::<N>() == align_of::<E>()) }
+    let (x, y) = (x.try_readonly()?, y.try_readwrite()?);
+    let (from, to) = (layout(&x)?, layout(&y)?);
+    // SAFETY: a layout reaches from the first element of its array to the last one; both arrays are borrowed until the end,
+    // y by nobody else; and every bit pattern is a number in E, which is as wide as N.
+    let source = Source::new(unsafe { std::slice::from_raw_parts(x.data().cast::<E>(), from.extent()) }, from)?;
+    // SAFETY: as above.
+    let target = Target::new(unsafe { std::slice::from_raw_parts_mut(y.data().cast::<E>(), to.extent()) }, to)?;
+    let time = from.shape[1];
+    let heads = heads.iter().map(|&(pattern, from, to)| patterns.head(pattern, (from, to), time));
+    let mixer = Mixer { heads: heads.collect::<Result<_>>()?, transpose };
+    detached(py, || mixer.mix(Level::choose()?, &source, &target, threads))
+}
+
+fn layout<N: NumpyElement>(array: &Bound<'_, PyArray4<N>>) -> Result<Layout> {
+    let size = size_of::<N>() as isize;
+    let strides: Vec<usize> =
+        array.strides().iter().filter_map(|&stride| usize::try_from(stride / size).ok()).collect();
+    let shape = array.shape();
+    match strides[..] {
+        [b, t, h, d] if d == 1 || shape[3] <= 1 => {
+            Ok(Layout { shape: std::array::from_fn(|dim| shape[dim]), strides: [b, t, h] })
+        }
+        _ => Err(Error::value(format!(
+            "channels must lie side by side, but the strides are {:?} bytes",
+            array.strides()
+        ))),
+    }
+}
+
+/// Patterns as the caller lends them, the factors [patterns, length].
+struct Patterns<'py> {
+    scale: PyReadonlyArray2<'py, f32>,
+    weight: PyReadonlyArray2<'py, f32>,
+    inv_z: PyReadonlyArray2<'py, f32>,
+    spectra: PyReadonlyArray4<'py, f32>,
+    heavy: PyReadonlyArray2<'py, i64>,
+}
+
+impl Patterns<'_> {
+    fn head(&self, pattern: usize, places: (usize, usize), time: usize) -> Result<Head<'_>> {
+        let factor = |array| Ok(row(array, pattern)?.get(..time).unwrap_or_default());
+        let [count, two, size, _] = std::array::from_fn(|dim| self.spectra.shape()[dim]);
+        let spectra = self.spectra.as_slice().map_err(|error| Error::value(error.to_string()))?.as_chunks().0;
+        if pattern >= count || two != 2 {
+            return Err(Error::value(format!("pattern {pattern}: spectra are {:?}", self.spectra.shape())));
+        }
+        let (cyclic, twisted) = spectra[2 * pattern * size..][..2 * size].split_at(size);
+        let heavy = row(&self.heavy, pattern)?.iter().map(|&column| column as usize);
+        Ok(Head {
+            scale: factor(&self.scale)?,
+            weight: factor(&self.weight)?,
+            inv_z: factor(&self.inv_z)?,
+            spectra: [cyclic, twisted],
+            heavy: heavy.take_while(|&column| column < time).collect(),
+            places,
+        })
+    }
+}
+
+fn row<'a, N: NumpyElement>(array: &'a PyReadonlyArray2<'_, N>, row: usize) -> Result<&'a [N]> {
+    let numbers = array.as_slice().map_err(|error| Error::value(error.to_string()))?;
+    let width = array.shape()[1];
+    numbers.get(row * width..(row + 1) * width).ok_or_else(|| Error::value(format!("there is no pattern {row}")))
+}

@@ -1,0 +1,207 @@
+//! Mixing of whole heads: scale, convolve, scale, with a few columns apart.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::complex::{Complex, Factor, Position};
+use super::convolve::convolve;
+use super::plan::Plan;
+use super::tensor::{Element, Source, Target};
+use crate::error::{Error, Result};
+use crate::simd::{Kernel, Level, Simd, FLOATS};
+
+/// Channels that share a pass: a real and an imaginary part a lane.
+const CHANNELS: usize = 2 * FLOATS;
+
+/// Work that is worth the start of a thread: a tenth of a millisecond.
+const POSITIONS_A_THREAD: usize = 2048;
+
+/// The pattern diag(inv_z) Toeplitz(weight) diag(scale) of one head, cut to the length of the sequences.
+#[derive(Clone, Debug)]
+pub struct Head<'a> {
+    pub scale: &'a [f32],
+    pub weight: &'a [f32],
+    pub inv_z: &'a [f32],
+    /// Half the spectra of the weights, cyclic and twisted, each of the size of the transform.
+    pub spectra: [&'a [Factor]; 2],
+    /// Columns that are mixed exactly, ascending, inside the sequence.
+    pub heavy: Vec<usize>,
+    /// Where the head is in the source and in the target.
+    pub places: (usize, usize),
+}
+
+/// `y = P x`, or `P^T x`, for some heads of a batch of sequences.
+#[derive(Clone, Debug)]
+pub struct Mixer<'a> {
+    pub heads: Vec<Head<'a>>,
+    pub transpose: bool,
+}
+
+impl Mixer<'_> {
+    /// Writes the heads' places of the target and nothing else. Threads share out heads, sequences and channels; what is
+    /// written does not depend on their number.
+    pub fn mix<E: Element>(
+        &self,
+        level: Level,
+        source: &Source<'_, E>,
+        target: &Target<'_, E>,
+        threads: usize,
+    ) -> Result<()> {
+        let [batch, time, _, channels] = source.layout.shape;
+        self.check(source, target)?;
+        if batch * time * channels * self.heads.len() == 0 {
+            return Ok(());
+        }
+        let plan = Plan::of(self.heads[0].spectra[0].len())?;
+        let groups = channels.div_ceil(CHANNELS);
+        let num_tasks = self.heads.len() * batch * groups;
+        let next = AtomicUsize::new(0);
+        let drain = || {
+            let mut room = vec![Position::ZERO; 2 * plan.size];
+            let (cyclic, negacyclic) = room.split_at_mut(plan.size);
+            loop {
+                let task = next.fetch_add(1, Ordering::Relaxed);
+                if task >= num_tasks {
+                    return;
+                }
+                let (group, rest) = (task % groups, task / groups);
+                let (batch, head) = (rest % batch, &self.heads[rest / batch]);
+                let (cyclic, negacyclic, plan) = (&mut *cyclic, &mut *negacyclic, &*plan);
+                let first_channel = group * CHANNELS;
+                let transpose = self.transpose;
+                level.run(Task { source, target, head, plan, batch, first_channel, transpose, cyclic, negacyclic });
+            }
+        };
+        let threads = threads.min(num_tasks).min(num_tasks * plan.size / POSITIONS_A_THREAD);
+        if threads <= 1 {
+            drain();
+        } else {
+            std::thread::scope(|scope| {
+                for _ in 1..threads {
+                    scope.spawn(drain);
+                }
+                drain();
+            });
+        }
+        Ok(())
+    }
+
+    fn check<E: Element>(&self, source: &Source<'_, E>, target: &Target<'_, E>) -> Result<()> {
+        let (from, to) = (source.layout.shape, target.layout.shape);
+        let [_, time, _, _] = from;
+        if [from[0], from[1], from[3]] != [to[0], to[1], to[3]] {
+            return Err(Error::value(format!("source {from:?} and target {to:?} differ in more than heads")));
+        }
+        for head in &self.heads {
+            let size = head.spectra[0].len();
+            let lengths = [head.scale.len(), head.weight.len(), head.inv_z.len()];
+            let places_fit = head.places.0 < from[2] && head.places.1 < to[2];
+            let columns_fit = head.heavy.iter().all(|&column| column < time);
+            let sizes_fit = size >= time && head.spectra[1].len() == size && size == self.heads[0].spectra[0].len();
+            if lengths != [time; 3] || !places_fit || !columns_fit || !sizes_fit {
+                return Err(Error::value(format!(
+                    "a head of lengths {lengths:?}, size {size}, at {:?}, with heavy columns {:?} does not fit \
+                     sequences {from:?} to {to:?}",
+                    head.places, head.heavy
+                )));
+            }
+        }
+        let mut written: Vec<usize> = self.heads.iter().map(|head| head.places.1).collect();
+        written.sort_unstable();
+        if written.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Error::value(format!("heads are written twice: {written:?}")));
+        }
+        Ok(())
+    }
+}
+
+/// Up to 32 channels of one head of one sequence.
+struct Task<'a, 'b, E> {
+    source: &'a Source<'b, E>,
+    target: &'a Target<'b, E>,
+    head: &'a Head<'b>,
+    plan: &'a Plan,
+    batch: usize,
+    first_channel: usize,
+    transpose: bool,
+    cyclic: &'a mut [Position],
+    negacyclic: &'a mut [Position],
+}
+
+impl<E: Element> Kernel for Task<'_, '_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self { source, target, head, plan, batch, first_channel, transpose, cyclic, negacyclic } = self;
+        let [_, time, _, channels] = source.layout.shape;
+        let width = (channels - first_channel).min(CHANNELS);
+        let (before, after) = if transpose { (head.inv_z, head.scale) } else { (head.scale, head.inv_z) };
+        for (t, &factor) in before.iter().enumerate() {
+            let row = &source.row(batch, t, head.places.0)[first_channel..][..width];
+            let x = load(simd, row).scaled(factor);
+            x.store(&mut cyclic[t]);
+            x.times(&plan.twist[t], false).store(&mut negacyclic[t]);
+        }
+        cyclic[time..].fill(Position::ZERO);
+        negacyclic[time..].fill(Position::ZERO);
+
+        // what heavy columns put in, or what they get
+        let mut of_heavy: Vec<Position> = Vec::with_capacity(head.heavy.len());
+        for &column in &head.heavy {
+            of_heavy.push(if transpose {
+                weighted_sum(simd, head.weight, &cyclic[column..time])
+            } else {
+                negacyclic[column] = Position::ZERO;
+                std::mem::replace(&mut cyclic[column], Position::ZERO)
+            });
+        }
+
+        convolve(simd, plan, cyclic, head.spectra[0], transpose);
+        convolve(simd, plan, negacyclic, head.spectra[1], transpose);
+
+        // transforms there and back are larger by their size
+        let size = plan.size as f32;
+        for (&column, heavy) in head.heavy.iter().zip(&of_heavy) {
+            let heavy = heavy.load(simd).scaled(size);
+            if transpose {
+                heavy.store(&mut cyclic[column]);
+                negacyclic[column] = Position::ZERO;
+            } else {
+                for (position, &weight) in cyclic[column..time].iter_mut().zip(head.weight) {
+                    position.load(simd).plus_scaled(weight, heavy).store(position);
+                }
+            }
+        }
+        for (t, &factor) in after.iter().enumerate() {
+            let untwisted = negacyclic[t].load(simd).times(&plan.twist[t], true);
+            let mut mixed = Position::ZERO;
+            cyclic[t].load(simd).plus(untwisted).scaled(factor / size).store(&mut mixed);
+            let place = [batch, t, head.places.1];
+            // SAFETY: tasks differ in sequence, head or channels, and heads in their place, which `check` has seen to.
+            unsafe { target.write(place, first_channel, &[mixed.re, mixed.im].as_flattened()[..width]) };
+        }
+    }
+}
+
+#[inline(always)]
+fn weighted_sum<S: Simd>(simd: S, weight: &[f32], positions: &[Position]) -> Position {
+    let mut sum = Complex::zero(simd);
+    for (position, &weight) in positions.iter().zip(weight) {
+        sum = sum.plus_scaled(weight, position.load(simd));
+    }
+    let mut total = Position::ZERO;
+    sum.store(&mut total);
+    total
+}
+
+/// Channels of a row as complex numbers: the first 16 are real parts, the next ones imaginary.
+#[inline(always)]
+fn load<S: Simd, E: Element>(simd: S, row: &[E]) -> Complex<S> {
+    if let ([re, im], []) = row.as_chunks::<FLOATS>() {
+        return Complex::new(simd, &re.map(E::to_f32), &im.map(E::to_f32));
+    }
+    let mut position = Position::ZERO;
+    let channels = position.re.iter_mut().chain(&mut position.im);
+    channels.zip(row).for_each(|(channel, &x)| *channel = x.to_f32());
+    position.load(simd)
+}

@@ -1,0 +1,14 @@
+//! Static mixing on the CPU: causal convolutions of many channels between two scalings, with the cache
+//! and the vector registers in mind. The mathematics is that of `saf_titan/ops/static_mix/fft.py`, which
+//! does the same in torch and is what this is tested against.
+
+mod complex;
+mod convolve;
+mod mix;
+mod plan;
+mod tensor;
+#[cfg(test)]
+mod tests;
+
+pub use mix::{Head, Mixer};
+pub use tensor::{Bf16, Element, Layout, Source, Target};

@@ -1,0 +1,72 @@
+"""Static mixing by FFT in the project's compiled extension: the arithmetic of `fft.py`, all heads in one call.
+
+Transforms of 32 channels at a time in the vector registers, as many threads as torch uses. Where the extension was not
+built, `fft.py` does the same, a few times slower.
+Shapes: B batch, T time, H heads, D head dim; of the patterns H static heads, N samples of a transform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from saf_titan.ops.convolution import half_spectra
+from saf_titan.ops.pattern import StaticPattern
+
+_extension: Callable[..., None] | None
+try:
+    from rust_data._native import mix_heads as _extension
+except ImportError:
+    _extension = None
+
+
+def is_compiled() -> bool:
+    """Whether the extension is there."""
+    return _extension is not None
+
+
+def mix_heads_compiled(
+    x_BTHD: Tensor,
+    y_BTHD: Tensor,
+    heads: Sequence[tuple[int, int, int]],
+    pattern: StaticPattern,
+    transpose: bool,
+) -> None:
+    """Write P x, or P^T x, of some heads to y, on a CPU; computed in fp32, whatever the dtype of x and y.
+
+    heads: (head of the pattern, head of x, head of y) of each. y: contiguous.
+    """
+    assert _extension is not None
+    if not x_BTHD.numel():
+        return
+    T = x_BTHD.shape[1]
+    if x_BTHD.dtype == torch.float16:
+        y32_BTHD = torch.empty(y_BTHD.shape)
+        mix_heads_compiled(x_BTHD.float(), y32_BTHD, heads, pattern, transpose)
+        for _, _, head in heads:
+            y_BTHD[:, :, head] = y32_BTHD[:, :, head]
+        return
+    if x_BTHD.stride(3) != 1:
+        x_BTHD = x_BTHD.contiguous()
+    spectra_H2N = pattern.spectra_H2N if pattern.T_fit == T else half_spectra(pattern.weight_HT[:, :T])
+    _extension(
+        _numbers(x_BTHD),
+        _numbers(y_BTHD),
+        heads,
+        pattern.scale_HT.numpy(),
+        pattern.weight_HT.numpy(),
+        pattern.inv_z_HT.numpy(),
+        torch.view_as_real(spectra_H2N).numpy(),
+        pattern.heavy_HM.numpy(),
+        transpose=transpose,
+        threads=torch.get_num_threads(),
+    )
+
+
+def _numbers(x: Tensor) -> NDArray[Any]:
+    """The memory of a tensor as NumPy has it, which knows no bfloat16."""
+    return (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()
