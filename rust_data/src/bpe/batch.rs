@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::encoder::{Encoder, Model};
 use super::id::Id;
 use super::pages::with_capacity;
+use super::recycle::Recycler;
 use crate::error::{Error, Result};
 
 /// Text that a thread takes at a time.
@@ -30,11 +31,13 @@ pub trait Text: Sync {
 pub struct BatchEncoder<T: Id> {
     model: Arc<Model>,
     idle: Mutex<Vec<Encoder<T>>>,
+    /// Where ids that are no longer wanted may be given back.
+    pub recycler: Arc<Recycler<T>>,
 }
 
 impl<T: Id> BatchEncoder<T> {
     pub fn new(model: Arc<Model>) -> Self {
-        Self { model, idle: Mutex::new(Vec::new()) }
+        Self { model, idle: Mutex::new(Vec::new()), recycler: Arc::new(Recycler::new()) }
     }
 
     /// Encodes `texts` on up to `threads` threads. The threads end with the call, so a later fork is safe.
@@ -42,7 +45,7 @@ impl<T: Id> BatchEncoder<T> {
         let chunks = chunks_of(texts);
         let threads = threads.min(chunks.len());
         if threads <= 1 {
-            return self.with_encoder(|encoder| encode_chunk(encoder, texts));
+            return self.with_encoder(|encoder| encode_chunk(encoder, texts, |room| self.recycler.take(room)));
         }
         let next = AtomicUsize::new(0);
         let work = || {
@@ -51,7 +54,7 @@ impl<T: Id> BatchEncoder<T> {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(chunk) = chunks.get(index) else { return done };
-                    done.push((index, encode_chunk(encoder, &texts[chunk.clone()])));
+                    done.push((index, encode_chunk(encoder, &texts[chunk.clone()], with_capacity)));
                 }
             })
         };
@@ -64,7 +67,7 @@ impl<T: Id> BatchEncoder<T> {
             Ok::<_, Error>(())
         })?;
         done.sort_by_key(|&(index, _)| index);
-        join(done.into_iter().map(|(_, encodings)| encodings))
+        join(done.into_iter().map(|(_, encodings)| encodings), |room| self.recycler.take(room))
     }
 
     /// Lends an idle encoder. The lock is only tried: in a child process it may be held by a thread
@@ -96,9 +99,13 @@ fn chunks_of<S: Text>(texts: &[S]) -> Vec<Range<usize>> {
     chunks
 }
 
-fn encode_chunk<T: Id, S: Text>(encoder: &mut Encoder<T>, texts: &[S]) -> Result<Encodings<T>> {
+fn encode_chunk<T: Id, S: Text>(
+    encoder: &mut Encoder<T>,
+    texts: &[S],
+    buffer: impl FnOnce(usize) -> Vec<T>,
+) -> Result<Encodings<T>> {
     let bytes: usize = texts.iter().map(Text::num_bytes).sum();
-    let (mut ids, mut offsets) = (with_capacity(bytes / LIKELY_TOKEN_BYTES), Vec::with_capacity(texts.len() + 1));
+    let (mut ids, mut offsets) = (buffer(bytes / LIKELY_TOKEN_BYTES), Vec::with_capacity(texts.len() + 1));
     offsets.push(0);
     for text in texts {
         encoder.encode(text.text()?, &mut ids)?;
@@ -107,9 +114,12 @@ fn encode_chunk<T: Id, S: Text>(encoder: &mut Encoder<T>, texts: &[S]) -> Result
     Ok(Encodings { ids, offsets })
 }
 
-fn join<T: Id>(parts: impl Iterator<Item = Result<Encodings<T>>>) -> Result<Encodings<T>> {
+fn join<T: Id>(
+    parts: impl Iterator<Item = Result<Encodings<T>>>,
+    buffer: impl FnOnce(usize) -> Vec<T>,
+) -> Result<Encodings<T>> {
     let parts: Vec<Encodings<T>> = parts.collect::<Result<_>>()?;
-    let mut ids = with_capacity(parts.iter().map(|part| part.ids.len()).sum());
+    let mut ids = buffer(parts.iter().map(|part| part.ids.len()).sum());
     let mut offsets = vec![0];
     for part in parts {
         let before = ids.len() as i64;

@@ -7,6 +7,7 @@ pub mod id;
 pub mod merge;
 mod pages;
 mod pairs;
+pub mod recycle;
 pub mod tokenizer_json;
 pub mod vocab;
 mod words;

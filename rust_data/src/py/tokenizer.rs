@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use numpy::{PyArray1, PyArrayMethods};
+use numpy::ndarray::ArrayView1;
+use numpy::{Element, PyArray1, PyArrayMethods};
 use pyo3::exceptions::PyUnicodeEncodeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
@@ -12,6 +13,8 @@ use pyo3::types::{PyBytes, PyList, PyString};
 use super::detached;
 use crate::bpe::batch::{self, BatchEncoder, Encodings};
 use crate::bpe::encoder::Model;
+use crate::bpe::id::Id;
+use crate::bpe::recycle::Recycler;
 use crate::bpe::tokenizer_json;
 use crate::bpe::vocab::{hex, Vocab};
 use crate::error::{Error, Result};
@@ -43,6 +46,36 @@ impl Tokenizer {
     pub fn model(&self) -> Arc<Model> {
         self.model.clone()
     }
+}
+
+/// Ids that a NumPy array shows; they go back when the array does.
+struct Lent<T: Id> {
+    ids: Vec<T>,
+    recycler: Arc<Recycler<T>>,
+}
+
+impl<T: Id> Drop for Lent<T> {
+    fn drop(&mut self) {
+        self.recycler.give(std::mem::take(&mut self.ids));
+    }
+}
+
+/// What an array refers to so that its memory lives as long.
+#[pyclass(frozen)]
+struct Keeper(#[expect(dead_code, reason = "only dropped")] Box<dyn Send + Sync>);
+
+fn lend<'py, T: Id + Element>(
+    py: Python<'py>,
+    ids: Vec<T>,
+    recycler: &Arc<Recycler<T>>,
+) -> PyResult<Bound<'py, PyArray1<T>>> {
+    let lent = Box::new(Lent { ids, recycler: recycler.clone() });
+    // the elements stay where they are when the vector moves
+    // SAFETY: the slice is that of the vector, which nobody touches before the keeper drops it.
+    let ids = unsafe { std::slice::from_raw_parts(lent.ids.as_ptr(), lent.ids.len()) };
+    let keeper = Bound::new(py, Keeper(lent))?;
+    // SAFETY: the keeper, whom the array refers to, owns the elements.
+    Ok(unsafe { PyArray1::borrow_from_array(&ArrayView1::from(ids), keeper.into_any()) })
 }
 
 /// A text that Python lends.
@@ -125,11 +158,11 @@ impl Tokenizer {
         Ok(match &self.batch {
             Batch::U16(batch) => {
                 let Encodings { ids, offsets } = detached(py, || batch.encode(&texts, threads))?;
-                (PyArray1::from_vec(py, ids).into_any(), PyArray1::from_vec(py, offsets))
+                (lend(py, ids, &batch.recycler)?.into_any(), PyArray1::from_vec(py, offsets))
             }
             Batch::U32(batch) => {
                 let Encodings { ids, offsets } = detached(py, || batch.encode(&texts, threads))?;
-                (PyArray1::from_vec(py, ids).into_any(), PyArray1::from_vec(py, offsets))
+                (lend(py, ids, &batch.recycler)?.into_any(), PyArray1::from_vec(py, offsets))
             }
         })
     }

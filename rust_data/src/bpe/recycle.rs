@@ -1,0 +1,68 @@
+//! Memory of arrays that were given up, for the next ones: fresh pages cost as much as a third of encoding
+//! into them.
+
+use std::sync::Mutex;
+
+use super::pages::with_capacity;
+
+/// No more is kept than this.
+const MAX_BYTES: usize = 64 << 20;
+
+/// The largest of the buffers that came back.
+pub struct Recycler<T> {
+    spare: Mutex<Vec<T>>,
+}
+
+impl<T> Recycler<T> {
+    pub fn new() -> Self {
+        Self { spare: Mutex::new(Vec::new()) }
+    }
+
+    /// An empty vector with room for `count` elements. The lock is only tried, here and below: a fork may
+    /// have left it held.
+    pub fn take(&self, count: usize) -> Vec<T> {
+        match self.spare.try_lock() {
+            Ok(mut spare) if spare.capacity() >= count => std::mem::take(&mut spare),
+            _ => with_capacity(count),
+        }
+    }
+
+    pub fn give(&self, mut buffer: Vec<T>) {
+        buffer.clear();
+        if buffer.capacity() * size_of::<T>() <= MAX_BYTES {
+            if let Ok(mut spare) = self.spare.try_lock() {
+                if spare.capacity() < buffer.capacity() {
+                    *spare = buffer;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_buffer_is_used_again() {
+        let recycler = Recycler::<u16>::new();
+        let (small, mut large) = (recycler.take(10), recycler.take(1000));
+        large.extend(0..1000);
+        let place = large.as_ptr();
+        recycler.give(large);
+        recycler.give(small);
+        let again = recycler.take(900);
+        assert_eq!((again.as_ptr(), again.len()), (place, 0));
+        // it is lent only once, and nothing smaller than what is asked for
+        assert!(recycler.take(10).capacity() < 1000);
+        recycler.give(again);
+        assert!(recycler.take(1001).capacity() >= 1001);
+    }
+
+    #[test]
+    fn very_large_buffers_are_not_kept() {
+        let recycler = Recycler::<u8>::new();
+        recycler.give(Vec::with_capacity(MAX_BYTES + 1));
+        assert!(recycler.take(1).capacity() < MAX_BYTES);
+    }
+}
