@@ -15,6 +15,9 @@ const CHANNELS: usize = 2 * FLOATS;
 /// Work that is worth the start of a thread: a tenth of a millisecond.
 const POSITIONS_A_THREAD: usize = 2048;
 
+/// Positions of a partial sum.
+const WEIGHTED_AT_ONCE: usize = 256;
+
 /// The pattern diag(inv_z) Toeplitz(weight) diag(scale) of one head, cut to the length of the sequences.
 #[derive(Clone, Debug)]
 pub struct Head<'a> {
@@ -161,21 +164,22 @@ impl<E: Element> Kernel for Task<'_, '_, E> {
 
         // transforms there and back are larger by their size
         let size = plan.size as f32;
-        for (&column, heavy) in head.heavy.iter().zip(&of_heavy) {
-            let heavy = heavy.load(simd).scaled(size);
+        for (&column, heavy) in head.heavy.iter().zip(&mut of_heavy) {
+            heavy.load(simd).scaled(size).store(heavy);
             if transpose {
-                heavy.store(&mut cyclic[column]);
+                cyclic[column] = *heavy;
                 negacyclic[column] = Position::ZERO;
-            } else {
-                for (position, &weight) in cyclic[column..time].iter_mut().zip(head.weight) {
-                    position.load(simd).plus_scaled(weight, heavy).store(position);
-                }
             }
         }
         for (t, &factor) in after.iter().enumerate() {
-            let untwisted = negacyclic[t].load(simd).times(&plan.twist[t], true);
+            let mut sum = cyclic[t].load(simd).plus(negacyclic[t].load(simd).times(&plan.twist[t], true));
+            if !transpose {
+                for (&column, heavy) in head.heavy.iter().zip(&of_heavy).take_while(|(&column, _)| column <= t) {
+                    sum = sum.plus_scaled(head.weight[t - column], heavy.load(simd));
+                }
+            }
             let mut mixed = Position::ZERO;
-            cyclic[t].load(simd).plus(untwisted).scaled(factor / size).store(&mut mixed);
+            sum.scaled(factor / size).store(&mut mixed);
             let place = [batch, t, head.places.1];
             // SAFETY: tasks differ in sequence, head or channels, and heads in their place, which `check` has seen to.
             unsafe { target.write(place, first_channel, &[mixed.re, mixed.im].as_flattened()[..width]) };
@@ -183,15 +187,23 @@ impl<E: Element> Kernel for Task<'_, '_, E> {
     }
 }
 
+/// The sum of positions times weights. Partial sums for speed, as each waits for its last addition, and for precision.
 #[inline(always)]
 fn weighted_sum<S: Simd>(simd: S, weight: &[f32], positions: &[Position]) -> Position {
-    let mut sum = Complex::zero(simd);
-    for (position, &weight) in positions.iter().zip(weight) {
-        sum = sum.plus_scaled(weight, position.load(simd));
+    const PARTS: usize = 4;
+    let mut total = Complex::zero(simd);
+    for (positions, weights) in positions.chunks(WEIGHTED_AT_ONCE).zip(weight.chunks(WEIGHTED_AT_ONCE)) {
+        let mut sums = [Complex::zero(simd); PARTS];
+        for (positions, weights) in positions.chunks(PARTS).zip(weights.chunks(PARTS)) {
+            for ((sum, position), &weight) in sums.iter_mut().zip(positions).zip(weights) {
+                *sum = sum.plus_scaled(weight, position.load(simd));
+            }
+        }
+        total = total.plus(sums[0].plus(sums[1]).plus(sums[2].plus(sums[3])));
     }
-    let mut total = Position::ZERO;
-    sum.store(&mut total);
-    total
+    let mut sum = Position::ZERO;
+    total.store(&mut sum);
+    sum
 }
 
 /// Channels of a row as complex numbers: the first 16 are real parts, the next ones imaginary.

@@ -119,10 +119,11 @@ def mix_heads(
     T = x_BTHD.shape[1]
     compiled = []
     for s, (path, _) in enumerate(explain(pattern, T, backend)):
-        x_BTD, y_BTD = x_BTHD[:, :, x_heads[s]], y_BTHD[:, :, y_heads[s]]
         if path == "fft" and is_compiled():
             compiled.append((s, x_heads[s], y_heads[s]))
-        elif path in ("fft", "fft64"):
+            continue
+        x_BTD, y_BTD = x_BTHD[:, :, x_heads[s]], y_BTHD[:, :, y_heads[s]]
+        if path in ("fft", "fft64"):
             dtype = torch.float64 if path == "fft64" else torch.float32
             mix_head_fft(x_BTD, y_BTD, pattern.head(s, T, dtype), pattern.spectra(s, T, dtype), transpose)
         elif path == "gemm":
