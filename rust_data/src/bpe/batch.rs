@@ -37,7 +37,7 @@ pub struct BatchEncoder<T: Id> {
 
 impl<T: Id> BatchEncoder<T> {
     pub fn new(model: Arc<Model>) -> Self {
-        Self { model, idle: Mutex::new(Vec::new()), recycler: Arc::new(Recycler::new()) }
+        Self { model, idle: Mutex::new(Vec::new()), recycler: Arc::default() }
     }
 
     /// Encodes `texts` on up to `threads` threads. The threads end with the call, so a later fork is safe.

@@ -8,7 +8,8 @@ use super::pages::table;
 
 /// Longest word that fits into a key.
 pub const SHORT: usize = 15;
-/// Buckets that a search looks at before it gives up.
+/// Buckets that a search looks at before it gives up: the first one, then the other one of the pair of cache lines
+/// that are fetched together, then the pairs around.
 const MAX_PROBES: usize = 8;
 
 /// The bytes of a short word, zero padded, its length in the last byte; zero is no word.
@@ -116,7 +117,7 @@ impl<T: Id, const BUCKETS: usize> ShortCache<T, BUCKETS> {
     /// The ids of a word, wherever it is.
     pub fn find(&self, bucket: usize, key: Key) -> Option<&[T]> {
         for probe in 0..MAX_PROBES {
-            for slot in &self.buckets[(bucket + probe) % BUCKETS].0 {
+            for slot in &self.buckets[(bucket ^ probe) % BUCKETS].0 {
                 if slot.key == key {
                     return Some(self.ids_in(slot));
                 }
@@ -143,7 +144,7 @@ impl<T: Id, const BUCKETS: usize> ShortCache<T, BUCKETS> {
         if self.room == 0 {
             return false;
         }
-        let mut near = (0..MAX_PROBES).map(|probe| (bucket + probe) % BUCKETS);
+        let mut near = (0..MAX_PROBES).map(|probe| (bucket ^ probe) % BUCKETS);
         let free = near.find_map(|at| Some((at, self.buckets[at].0.iter().position(|slot| slot.key[1] == 0)?)));
         let Some((at, place)) = free else { return false };
         let slot = &mut self.buckets[at].0[place];

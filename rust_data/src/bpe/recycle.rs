@@ -13,11 +13,13 @@ pub struct Recycler<T> {
     spare: Mutex<Vec<T>>,
 }
 
-impl<T> Recycler<T> {
-    pub fn new() -> Self {
+impl<T> Default for Recycler<T> {
+    fn default() -> Self {
         Self { spare: Mutex::new(Vec::new()) }
     }
+}
 
+impl<T> Recycler<T> {
     /// An empty vector with room for `count` elements. The lock is only tried, here and below: a fork may
     /// have left it held.
     pub fn take(&self, count: usize) -> Vec<T> {
@@ -45,7 +47,7 @@ mod tests {
 
     #[test]
     fn the_largest_buffer_is_used_again() {
-        let recycler = Recycler::<u16>::new();
+        let recycler = Recycler::<u16>::default();
         let (small, mut large) = (recycler.take(10), recycler.take(1000));
         large.extend(0..1000);
         let place = large.as_ptr();
@@ -61,7 +63,7 @@ mod tests {
 
     #[test]
     fn very_large_buffers_are_not_kept() {
-        let recycler = Recycler::<u8>::new();
+        let recycler = Recycler::<u8>::default();
         recycler.give(Vec::with_capacity(MAX_BYTES + 1));
         assert!(recycler.take(1).capacity() < MAX_BYTES);
     }

@@ -11,6 +11,7 @@ use super::codec::Stream;
 use super::sources::{Codec, Source};
 use super::{push_pieces, Batch, Rows};
 use crate::error::{Error, Result};
+use crate::text::utf8::from_utf8;
 
 pub struct JsonLines {
     stream: Stream,
@@ -71,7 +72,7 @@ impl JsonLines {
         if self.line.len() as u64 > self.max_line_bytes {
             return Err(format!("line longer than {} MiB, the most that --memory allows", self.max_line_bytes >> 20));
         }
-        let line = std::str::from_utf8(&self.line).map_err(|e| format!("invalid UTF-8 at byte {}", e.valid_up_to()))?;
+        let line = from_utf8(&self.line).map_err(|e| format!("invalid UTF-8 at byte {}", e.valid_up_to()))?;
         let mut deserializer = serde_json::Deserializer::from_str(line);
         let field =
             Field(&self.column).deserialize(&mut deserializer).and_then(|text| deserializer.end().map(|()| text));

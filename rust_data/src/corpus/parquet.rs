@@ -14,6 +14,7 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use super::sources::Source;
 use super::{push_pieces, Batch, Rows};
 use crate::error::{Error, Result};
+use crate::text::utf8::from_utf8;
 
 /// Rows taken from the column reader at a time; a batch holds some hundreds.
 const ROWS_AT_ONCE: usize = 64;
@@ -161,7 +162,7 @@ impl Rows for RowGroup {
 
 impl RowGroup {
     fn push(&mut self, batch: &mut Batch, row: u64, value: ByteArray) {
-        match std::str::from_utf8(value.data()) {
+        match from_utf8(value.data()) {
             Ok(text) => {
                 if let Some(rest) = push_pieces(batch, row, text) {
                     let from = value.len() - rest.len();

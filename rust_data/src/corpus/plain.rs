@@ -6,6 +6,7 @@ use super::codec::Stream;
 use super::sources::{Codec, Source};
 use super::{word_border, Batch, Rows, BATCH_BYTES, MAX_PIECE_BYTES};
 use crate::error::{Error, Result};
+use crate::text::utf8::from_utf8;
 
 pub struct PlainText {
     stream: Stream,
@@ -48,7 +49,7 @@ impl Rows for PlainText {
             }
         };
         let complete = at_end && cut == self.rest.len();
-        match std::str::from_utf8(&self.rest[..cut]) {
+        match from_utf8(&self.rest[..cut]) {
             Ok(text) => batch.push(0, text, complete),
             Err(error) => {
                 let reason = format!("invalid UTF-8 at byte {}", self.offset + error.valid_up_to() as u64);

@@ -19,6 +19,7 @@ use crate::bpe::tokenizer_json;
 use crate::bpe::vocab::{hex, Vocab};
 use crate::error::{Error, Result};
 use crate::text::pattern::Splitter;
+use crate::text::utf8::from_utf8;
 
 /// Encoders by the width of the ids.
 enum Batch {
@@ -115,7 +116,7 @@ impl batch::Text for Text {
         match self {
             Self::Str(text) => Ok(text),
             Self::Bytes(index, bytes) => {
-                std::str::from_utf8(bytes).map_err(|error| Error::value(format!("text {index}: {error}")))
+                from_utf8(bytes).map_err(|error| Error::value(format!("text {index}: {error}")))
             }
         }
     }

@@ -6,3 +6,4 @@ pub mod pattern;
 mod ranges;
 pub mod scalar;
 pub mod seams;
+pub mod utf8;
