@@ -94,14 +94,7 @@ impl<T: Id, const BUCKETS: usize> ShortCache<T, BUCKETS> {
 
     #[inline(always)]
     pub fn prefetch(&self, bucket: usize) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch cannot fault, and the address is inside the table.
-        unsafe {
-            use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-            _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(&self.buckets[bucket % BUCKETS]).cast());
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = bucket;
+        prefetch(&self.buckets[bucket % BUCKETS]);
     }
 
     /// The packed ids of a word that is in the very bucket it belongs to and has few enough of them.
@@ -118,7 +111,8 @@ impl<T: Id, const BUCKETS: usize> ShortCache<T, BUCKETS> {
     pub fn find(&self, bucket: usize, key: Key) -> Option<&[T]> {
         for probe in 0..MAX_PROBES {
             for slot in &self.buckets[(bucket ^ probe) % BUCKETS].0 {
-                if slot.key == key {
+                // half by half: the key has just been stored that way, and a load of both halves would wait for it
+                if (slot.key[0] ^ key[0]) | (slot.key[1] ^ key[1]) == 0 {
                     return Some(self.ids_in(slot));
                 }
                 if slot.key[1] == 0 {
@@ -162,6 +156,19 @@ impl<T: Id, const BUCKETS: usize> ShortCache<T, BUCKETS> {
     }
 }
 
+/// Asks for the cache line of what will be read soon.
+#[inline(always)]
+fn prefetch<T>(place: &T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch cannot fault.
+    unsafe {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
 /// Number of ids that a slot holds itself.
 #[inline(always)]
 pub fn count_of<T: Id>(ids: &T::Packed) -> usize {
@@ -194,10 +201,18 @@ impl<T: Id> LongCache<T> {
 
     pub fn hash(word: &[u8]) -> u64 {
         let (words, rest) = word.as_chunks::<8>();
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
+        // the last bytes of a long word, some of them twice: no copy of a few bytes
+        let last = word.last_chunk().copied().unwrap_or_else(|| {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            last
+        });
         let start = fold(u64::from_le_bytes(last), word.len() as u64);
         words.iter().fold(start, |hash, &word| fold(hash, u64::from_le_bytes(word)))
+    }
+
+    pub fn prefetch(&self, hash: u64) {
+        prefetch(&self.entries[hash as usize & (self.entries.len() - 1)]);
     }
 
     pub fn find(&self, hash: u64, word: &[u8]) -> Option<&[T]> {

@@ -65,9 +65,12 @@ impl<T: Id> Words<T> {
         let WordBatch { text, borders, lookups } = batch;
         let (start, end) = (borders[0], borders[borders.len() - 1]);
         for (lookup, border) in lookups.iter_mut().zip(borders.windows(2)) {
-            let (at, len) = (border[0], border[1] - border[0]);
-            // a long word is looked up like an empty one, which is nowhere
-            let len = if len > SHORT { 0 } else { len };
+            let (at, mut len) = (border[0], border[1] - border[0]);
+            if len > SHORT {
+                self.long.prefetch(LongCache::<T>::hash(&text[at..at + len]));
+                // looked up like an empty word, which is nowhere
+                len = 0;
+            }
             *lookup = Lookup::new::<T>(match text[at..].first_chunk() {
                 Some(bytes) => key_within(bytes, len),
                 None => key_of(&text[at..at + len]),
