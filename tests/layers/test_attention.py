@@ -80,7 +80,8 @@ def test_forward_and_gradients_match_the_dense_reference(heads: tuple[int, ...],
     x = torch.randn(B, T, C, requires_grad=True)
     y = module(x, None)
     reference = dense_reference(module, x, static)
-    torch.testing.assert_close(y.double(), reference, rtol=0, atol=2e-6)
+    # static heads are mixed by FFT, which errs by a fraction of the largest row
+    torch.testing.assert_close(y.double(), reference, rtol=0, atol=1e-5 if heads else 2e-6)
 
     probe = torch.randn(B, T, C)
     parameters = [x, *module.parameters()]
