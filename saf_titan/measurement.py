@@ -104,6 +104,11 @@ class Measurement(Generic[Batch]):
         """Value rows that make up for the plan's patterns, solved on all batches but the last; none if unwanted."""
         if not self._settings.compensate:
             return {}
+        if len(batches) < 2:
+            raise ValueError(
+                "saf.compensate needs a calibration batch to measure on beside those to solve on: lower "
+                "saf.calibration_batch_size or raise saf.calibration_sequences"
+            )
         with self._evaluation():
             return compensated_values(self.attentions, batches[:-1], self._forward, plan, group=self._group)
 

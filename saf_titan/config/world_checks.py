@@ -63,7 +63,8 @@ def _check_calibration(config: RunConfig, data_parallel: int) -> None:
             "saf.calibration_batch_size",
             batch,
             f"leaves {solved_on} of {saf.calibration_sequences} calibration sequences beside the last batch of each "
-            "rank, and saf.compensate needs two to solve on; lower it, or raise saf.calibration_sequences",
+            "rank, and saf.compensate needs two to solve on; "
+            + ("lower it, or raise saf.calibration_sequences" if batch > 1 else "raise saf.calibration_sequences"),
         )
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from saf_titan.ops import StaticPattern, prepare_pattern, static_mix
-from saf_titan.saf.exchange import HeadExchange, sum_over_ranks
+from saf_titan.saf.exchange import HeadExchange, of_first_rank, sum_over_ranks
 from saf_titan.saf.plan import StaticHead, StaticPlan
 from saf_titan.saf.watch import run_watched
 
@@ -150,7 +150,8 @@ def compensated_values(
             half.sum_over_ranks(group)
         if (rows_DC := cross_validated_rows(halves, before_DC.cpu())) is not None:
             rows[watcher.head.layer, watcher.head.head] = rows_DC
-    return rows
+    # ranks on different processors may round, and so decide, differently
+    return of_first_rank(rows, group)
 
 
 class _HeadWatcher:

@@ -5,9 +5,13 @@ Legend: B sequences, T time, U live heads of a layer, D head dim.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+Value = TypeVar("Value")
 
 
 class HeadExchange:
@@ -59,3 +63,12 @@ def sum_over_ranks(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     total = x.to("cuda" if dist.get_backend(group) == "nccl" else "cpu", copy=True)
     dist.all_reduce(total, group=group)
     return total.cpu()
+
+
+def of_first_rank(value: Value, group: dist.ProcessGroup | None) -> Value:
+    """The first rank's value, on every rank."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return value
+    values = [value]
+    dist.broadcast_object_list(values, group=group, group_src=0)
+    return values[0]

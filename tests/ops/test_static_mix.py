@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from rust_data._native import mix_heads as mix_heads_natively
 from saf_titan.ops import explain, prepare_pattern, static_mix, static_mix_naive
 from saf_titan.ops.certificate import ERROR_LIMIT
 from saf_titan.ops.convolution import fft_size
@@ -91,6 +93,8 @@ def test_channels_of_several_chunks_and_an_odd_one_left_over(D: int, fft: str, m
     expected = static_mix_naive(v.double(), *make_families(("power1",), T_FIT))
     # the other half of the same complex number errs by a fraction of the first
     partner = 16 if fft == "compiled" else 1
+    assert relative_error(y[..., :1], expected[..., :1]) < 5e-6
+    assert relative_error(y, expected) < 5e-6
     for d in set(range(1, D)) - {partner}:
         assert relative_error(y[..., d : d + 1], expected[..., d : d + 1]) < 5e-6
 
@@ -109,6 +113,73 @@ def test_the_extension_takes_any_strides_and_threads(monkeypatch: pytest.MonkeyP
     assert torch.equal(static_mix(v[:1].expand(2, -1, -1, -1), pattern)[1], expected[0])
     monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
     assert torch.equal(static_mix(v, pattern, backend="fft"), expected)
+
+
+def test_the_extension_takes_patterns_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern = prepare_pattern(*make_families(("power1", "local", "trend"), T_FIT))
+    v = torch.randn(1, T_FIT, 2, 8)
+    some = type(pattern)(*(tensor[::2] for tensor in pattern))
+    strided = type(pattern)(*(torch.stack([tensor, tensor], dim=-1)[..., 0] for tensor in some))
+    assert not strided.scale_HT.is_contiguous()
+    expected = static_mix(v, some, backend="fft")
+    assert torch.equal(static_mix(v, strided, backend="fft"), expected)
+    # factors that a module was cast with, and another default dtype
+    rounded = some._replace(scale_HT=some.scale_HT.bfloat16(), inv_z_HT=some.inv_z_HT.bfloat16())
+    assert relative_error(static_mix(v, rounded, backend="fft"), expected.double()) < 1e-2
+    half = static_mix(v.half(), some, backend="fft")
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(static_mix(v.half(), some, backend="fft"), half)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def native_call(**changes: object) -> None:
+    """The extension on one head of 8 positions, with some arguments changed."""
+    ones = np.ones((1, 8), dtype=np.float32)
+    arguments = {
+        "x": np.ones((1, 8, 1, 4), dtype=np.float32),
+        "y": np.empty((1, 8, 1, 4), dtype=np.float32),
+        "heads": [(0, 0, 0)],
+        "scale": ones,
+        "weight": ones,
+        "inv_z": ones,
+        "spectra": np.zeros((1, 2, 8, 2), dtype=np.float32),
+        "heavy": np.full((1, 2), 8),
+        "transpose": False,
+        "threads": 1,
+    }
+    mix_heads_natively(**arguments | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"x": np.ones((1, 8, 1, 4))}, "both of float32 or both of uint16"),
+        ({"y": np.ones((1, 8, 1, 4), dtype=np.uint16)}, "both of float32 or both of uint16"),
+        ({"x": np.ones((1, 8, 1, 8), dtype=np.float32)[..., ::2]}, "x has strides of"),
+        ({"x": np.ones((1, 8, 1, 4), dtype=np.float32)[:, ::-1]}, "x has strides of .* positive multiples of 4"),
+        ({"x": np.zeros((1, 8, 1, 4), dtype=[("a", "f4"), ("b", "u1")])["a"]}, "x has strides of .* aligned"),
+        (
+            {
+                "y": np.lib.stride_tricks.as_strided(np.empty(32, np.float32), (2, 8, 1, 4), (0, 16, 16, 4)),
+                "x": np.ones((2, 8, 1, 4), dtype=np.float32),
+            },
+            "elements of y overlap",
+        ),
+        ({"spectra": np.zeros((1, 2, 8, 1), dtype=np.float32)}, r"must be \[patterns, 2, N, 2\]"),
+        ({"heads": [(1, 0, 0)]}, "no pattern 1|pattern 1"),
+        ({"heads": [(0, 0, 0), (0, 0, 0)]}, "written twice"),
+        ({"scale": np.ones((1, 7), dtype=np.float32)}, "does not fit"),
+    ],
+)
+def test_the_extension_refuses_what_it_cannot_mix(changes: dict[str, object], message: str) -> None:
+    native_call()
+    with pytest.raises(ValueError, match=message):
+        native_call(**changes)
+    shared = np.ones((1, 8, 1, 4), dtype=np.float32)
+    with pytest.raises((ValueError, BufferError, TypeError)):
+        native_call(x=shared, y=shared)
 
 
 def test_only_the_heads_asked_for_are_written() -> None:

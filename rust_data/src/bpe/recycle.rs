@@ -8,6 +8,9 @@ use super::pages::with_capacity;
 /// No more is kept than this.
 const MAX_BYTES: usize = 64 << 20;
 
+/// A buffer so many times larger than what is asked for is not lent.
+const MAX_SURPLUS: usize = 4;
+
 /// The largest of the buffers that came back.
 pub struct Recycler<T> {
     spare: Mutex<Vec<T>>,
@@ -24,7 +27,10 @@ impl<T> Recycler<T> {
     /// have left it held.
     pub fn take(&self, count: usize) -> Vec<T> {
         match self.spare.try_lock() {
-            Ok(mut spare) if spare.capacity() >= count => std::mem::take(&mut spare),
+            // a small array may not hold on to the memory of a large one
+            Ok(mut spare) if (count..=MAX_SURPLUS.saturating_mul(count)).contains(&spare.capacity()) => {
+                std::mem::take(&mut spare)
+            }
             _ => with_capacity(count),
         }
     }
@@ -59,6 +65,9 @@ mod tests {
         assert!(recycler.take(10).capacity() < 1000);
         recycler.give(again);
         assert!(recycler.take(1001).capacity() >= 1001);
+        // one element does not take the room of a thousand with it
+        assert!(recycler.take(1).capacity() < 1000);
+        assert_eq!(recycler.take(1000).as_ptr(), place);
     }
 
     #[test]

@@ -32,10 +32,12 @@ pub fn mix_heads(
     threads: usize,
 ) -> PyResult<()> {
     let patterns = Patterns { scale, weight, inv_z, spectra, heavy };
-    if let Ok(x) = x.cast::<PyArray4<f32>>() {
-        mix::<_, f32>(py, x, y.cast()?, &heads, &patterns, transpose, threads)
+    if let (Ok(x), Ok(y)) = (x.cast::<PyArray4<f32>>(), y.cast::<PyArray4<f32>>()) {
+        mix::<_, f32>(py, x, y, &heads, &patterns, transpose, threads)
+    } else if let (Ok(x), Ok(y)) = (x.cast::<PyArray4<u16>>(), y.cast::<PyArray4<u16>>()) {
+        mix::<_, Bf16>(py, x, y, &heads, &patterns, transpose, threads)
     } else {
-        mix::<_, Bf16>(py, x.cast::<PyArray4<u16>>()?, y.cast()?, &heads, &patterns, transpose, threads)
+        Err(Error::value("x and y must be arrays of four dimensions, both of float32 or both of uint16").into())
     }
 }
 
@@ -51,9 +53,14 @@ fn mix<N: NumpyElement, E: Element>(
 ) -> PyResult<()> {
     const { assert!(size_of::<N>() == size_of::<E>() && align_of::<N>() == align_of::<E>()) }
     let (x, y) = (x.try_readonly()?, y.try_readwrite()?);
-    let (from, to) = (layout(&x)?, layout(&y)?);
-    // SAFETY: a layout reaches from the first element of its array to the last one; both arrays are borrowed until the end,
-    // y by nobody else; and every bit pattern is a number in E, which is as wide as N.
+    let (from, to) = (layout("x", &x)?, layout("y", &y)?);
+    let bytes = |first: *mut N, layout: &Layout| first as usize..first as usize + layout.extent() * size_of::<N>();
+    let (read, written) = (bytes(x.data(), &from), bytes(y.data(), &to));
+    if read.start < written.end && written.start < read.end {
+        return Err(Error::value("x and y share memory").into());
+    }
+    // SAFETY: a layout reaches from the first element of its array to the last one; both arrays are borrowed until the end
+    // and do not meet; `layout` has seen to the alignment; and every bit pattern is a number in E, which is as wide as N.
     let source = Source::new(unsafe { std::slice::from_raw_parts(x.data().cast::<E>(), from.extent()) }, from)?;
     // SAFETY: as above.
     let target = Target::new(unsafe { std::slice::from_raw_parts_mut(y.data().cast::<E>(), to.extent()) }, to)?;
@@ -63,18 +70,19 @@ fn mix<N: NumpyElement, E: Element>(
     detached(py, || mixer.mix(Level::choose()?, &source, &target, threads))
 }
 
-fn layout<N: NumpyElement>(array: &Bound<'_, PyArray4<N>>) -> Result<Layout> {
-    let size = size_of::<N>() as isize;
-    let strides: Vec<usize> =
-        array.strides().iter().filter_map(|&stride| usize::try_from(stride / size).ok()).collect();
-    let shape = array.shape();
-    match strides[..] {
-        [b, t, h, d] if d == 1 || shape[3] <= 1 => {
+fn layout<N: NumpyElement>(name: &str, array: &Bound<'_, PyArray4<N>>) -> Result<Layout> {
+    let (size, shape, strides) = (size_of::<N>(), array.shape(), array.strides());
+    let in_elements =
+        |&stride: &isize| usize::try_from(stride).ok().filter(|stride| stride % size == 0).map(|n| n / size);
+    let whole: Option<Vec<usize>> = strides.iter().map(in_elements).collect();
+    let is_aligned = array.data() as usize % align_of::<N>() == 0;
+    match whole.as_deref() {
+        Some(&[b, t, h, d]) if is_aligned && (d == 1 || shape[3] <= 1) => {
             Ok(Layout { shape: std::array::from_fn(|dim| shape[dim]), strides: [b, t, h] })
         }
         _ => Err(Error::value(format!(
-            "channels must lie side by side, but the strides are {:?} bytes",
-            array.strides()
+            "{name} has strides of {strides:?} bytes: they must be positive multiples of {size}, with channels side by \
+             side, and the array aligned; make it contiguous"
         ))),
     }
 }
@@ -91,11 +99,14 @@ struct Patterns<'py> {
 impl Patterns<'_> {
     fn head(&self, pattern: usize, places: (usize, usize), time: usize) -> Result<Head<'_>> {
         let factor = |array| Ok(row(array, pattern)?.get(..time).unwrap_or_default());
-        let [count, two, size, _] = std::array::from_fn(|dim| self.spectra.shape()[dim]);
-        let spectra = self.spectra.as_slice().map_err(|error| Error::value(error.to_string()))?.as_chunks().0;
-        if pattern >= count || two != 2 {
-            return Err(Error::value(format!("pattern {pattern}: spectra are {:?}", self.spectra.shape())));
+        let shape = self.spectra.shape();
+        let [count, size] = [shape[0], shape[2]];
+        if pattern >= count || shape[1] != 2 || shape[3] != 2 {
+            return Err(Error::value(format!(
+                "pattern {pattern}: spectra must be [patterns, 2, N, 2], but are {shape:?}"
+            )));
         }
+        let spectra = self.spectra.as_slice().map_err(|error| Error::value(error.to_string()))?.as_chunks().0;
         let (cyclic, twisted) = spectra[2 * pattern * size..][..2 * size].split_at(size);
         let heavy = row(&self.heavy, pattern)?.iter().map(|&column| column as usize);
         Ok(Head {

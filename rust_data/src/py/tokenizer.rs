@@ -70,13 +70,14 @@ fn lend<'py, T: Id + Element>(
     ids: Vec<T>,
     recycler: &Arc<Recycler<T>>,
 ) -> PyResult<Bound<'py, PyArray1<T>>> {
-    let lent = Box::new(Lent { ids, recycler: recycler.clone() });
-    // the elements stay where they are when the vector moves
-    // SAFETY: the slice is that of the vector, which nobody touches before the keeper drops it.
-    let ids = unsafe { std::slice::from_raw_parts(lent.ids.as_ptr(), lent.ids.len()) };
+    let mut lent = Box::new(Lent { ids, recycler: recycler.clone() });
+    let (len, first) = (lent.ids.len(), lent.ids.as_mut_ptr());
+    // SAFETY: the elements are those of the vector, stay where they are when it moves, and nobody touches them there
+    // before the keeper drops it; the pointer may be written through.
+    let ids = unsafe { ArrayView1::from_shape_ptr(len, first.cast_const()) };
     let keeper = Bound::new(py, Keeper(lent))?;
     // SAFETY: the keeper, whom the array refers to, owns the elements.
-    Ok(unsafe { PyArray1::borrow_from_array(&ArrayView1::from(ids), keeper.into_any()) })
+    Ok(unsafe { PyArray1::borrow_from_array(&ids, keeper.into_any()) })
 }
 
 /// A text that Python lends.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::complex::Factor;
 use crate::error::{Error, Result};
@@ -39,15 +39,17 @@ impl Plan {
     /// The plan of a size, made once. Sizes may have the prime factors 2, 3 and 5.
     pub fn of(size: usize) -> Result<Arc<Self>> {
         static PLANS: Mutex<BTreeMap<usize, Arc<Plan>>> = Mutex::new(BTreeMap::new());
-        let mut plans = PLANS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(plan) = plans.get(&size) {
-            return Ok(plan.clone());
-        }
-        if plans.len() == MAX_CACHED {
-            plans.clear();
+        // the lock is only tried: a fork may have left it held
+        if let Some(plan) = PLANS.try_lock().ok().and_then(|plans| plans.get(&size).cloned()) {
+            return Ok(plan);
         }
         let plan = Arc::new(Self::new(size)?);
-        plans.insert(size, plan.clone());
+        if let Ok(mut plans) = PLANS.try_lock() {
+            if plans.len() == MAX_CACHED {
+                plans.clear();
+            }
+            plans.insert(size, plan.clone());
+        }
         Ok(plan)
     }
 

@@ -64,6 +64,18 @@ impl Layout {
         steps.sum::<usize>() + self.shape[3]
     }
 
+    /// Whether two places may be the same element.
+    fn overlaps(&self) -> bool {
+        let mut dims: Vec<(usize, usize)> = self.strides.into_iter().zip(self.shape).filter(|&(_, n)| n > 1).collect();
+        dims.sort_unstable();
+        let mut reach = self.shape[3];
+        dims.into_iter().any(|(stride, n)| {
+            let overlaps = stride < reach;
+            reach += (n - 1) * stride;
+            overlaps
+        })
+    }
+
     #[inline(always)]
     fn offset(&self, batch: usize, time: usize, head: usize) -> usize {
         batch * self.strides[0] + time * self.strides[1] + head * self.strides[2]
@@ -109,6 +121,9 @@ impl<'a, E: Element> Target<'a, E> {
     /// `elements`: from the first one of the tensor to its last one.
     pub fn new(elements: &'a mut [E], layout: Layout) -> Result<Self> {
         check(elements.len(), &layout)?;
+        if layout.overlaps() {
+            return Err(Error::value(format!("elements of y overlap: {layout:?}")));
+        }
         Ok(Self { first: elements.as_mut_ptr(), len: elements.len(), layout, lifetime: PhantomData })
     }
 

@@ -184,5 +184,10 @@ fn what_does_not_fit_is_refused() {
     let sevens = half_spectra(&example.weight, 7);
     let seven = Head { spectra: [&sevens[0], &sevens[1]], ..example.head(&[], (0, 0)) };
     assert!(refused(vec![seven]).contains("size 7: it must be a product of 2, 3 and 5"));
+    let overlapping = Layout { strides: [0, 8, 4], shape: [2, 6, 2, 4] };
+    assert!(Source::new(&example.x, overlapping).is_ok());
+    let mut y = vec![0.0; 48];
+    assert!(Target::new(&mut y, overlapping).unwrap_err().to_string().contains("elements of y overlap"));
+    assert!(Target::new(&mut y, Layout { strides: [48, 7, 4], ..example.layout }).is_err());
     assert!(Source::new(&example.x[1..], example.layout).unwrap_err().to_string().contains("47 elements"));
 }

@@ -7,6 +7,7 @@ Shapes: B batch, T time, H heads, D head dim; of the patterns H static heads, N 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,11 +18,15 @@ from torch import Tensor
 from saf_titan.ops.convolution import half_spectra
 from saf_titan.ops.pattern import StaticPattern
 
-_extension: Callable[..., None] | None
+_extension: Callable[..., None] | None = None
 try:
-    from rust_data._native import mix_heads as _extension
+    from rust_data import _native
 except ImportError:
-    _extension = None
+    pass
+else:
+    _extension = getattr(_native, "mix_heads", None)
+    if _extension is None:
+        warnings.warn("rust_data's compiled extension is older than saf_titan: install the project again", stacklevel=1)
 
 
 def is_compiled() -> bool:
@@ -45,23 +50,24 @@ def mix_heads_compiled(
         return
     T = x_BTHD.shape[1]
     if x_BTHD.dtype == torch.float16:
-        y32_BTHD = torch.empty(y_BTHD.shape)
+        y32_BTHD = torch.empty(y_BTHD.shape, dtype=torch.float32, device=y_BTHD.device)
         mix_heads_compiled(x_BTHD.float(), y32_BTHD, heads, pattern, transpose)
         for _, _, head in heads:
             y_BTHD[:, :, head] = y32_BTHD[:, :, head]
         return
     if x_BTHD.stride(3) != 1:
         x_BTHD = x_BTHD.contiguous()
-    spectra_H2N = pattern.spectra_H2N if pattern.T_fit == T else half_spectra(pattern.weight_HT[:, :T])
+    spectra_H2N = pattern.spectra_H2N if pattern.T_fit == T else half_spectra(pattern.weight_HT[:, :T].float())
     _extension(
         _numbers(x_BTHD),
         _numbers(y_BTHD),
         heads,
-        pattern.scale_HT.numpy(),
-        pattern.weight_HT.numpy(),
-        pattern.inv_z_HT.numpy(),
-        torch.view_as_real(spectra_H2N).numpy(),
-        pattern.heavy_HM.numpy(),
+        *(
+            factor_HT.float().contiguous().numpy()
+            for factor_HT in (pattern.scale_HT, pattern.weight_HT, pattern.inv_z_HT)
+        ),
+        torch.view_as_real(spectra_H2N.contiguous()).numpy(),
+        pattern.heavy_HM.contiguous().numpy(),
         transpose=transpose,
         threads=torch.get_num_threads(),
     )
