@@ -75,7 +75,7 @@ fn layout<N: NumpyElement>(name: &str, array: &Bound<'_, PyArray4<N>>) -> Result
     let in_elements =
         |&stride: &isize| usize::try_from(stride).ok().filter(|stride| stride % size == 0).map(|n| n / size);
     let whole: Option<Vec<usize>> = strides.iter().map(in_elements).collect();
-    let is_aligned = array.data() as usize % align_of::<N>() == 0;
+    let is_aligned = (array.data() as usize).is_multiple_of(align_of::<N>());
     match whole.as_deref() {
         Some(&[b, t, h, d]) if is_aligned && (d == 1 || shape[3] <= 1) => {
             Ok(Layout { shape: std::array::from_fn(|dim| shape[dim]), strides: [b, t, h] })
