@@ -49,7 +49,7 @@ GROUPS = (1, 4)
 # element types of pointers that are not 16-bit values; every other pointer holds values
 POINTERS = {
     "scale": "*fp32", "inv_z": "*fp32", "scale_static": "*fp32", "lse": "*fp32", "delta": "*fp32", "slot": "*i64",
-    "k_index": "*i64", "kv_index": "*i64", "live": "*i64", "reach": "*i32",
+    "k_index": "*i64", "kv_index": "*i64", "live": "*i64", "reach": "*i32", "blocks": "*i32",
 }  # fmt: skip
 VALUES = {"q", "k", "v", "y", "x", "xs", "dys", "dy", "dq", "dk", "dv", "strip"}
 FLOATS = {"scale_log2"}
@@ -67,6 +67,7 @@ class Case(NamedTuple):
     kernel: Any
     constants: dict[str, Any]
     tiles: Tiles
+    is_packed: bool = False
 
 
 class Report(NamedTuple):
@@ -83,7 +84,14 @@ class Report(NamedTuple):
 
 
 def cases(arch: int) -> Iterator[Case]:
-    """Every kernel in every configuration that `tiles.py` may choose on this architecture, bf16."""
+    """Every kernel in every configuration that `tiles.py` may choose on this architecture, bf16, and with documents."""
+    for case in _without_documents(arch):
+        yield case
+        if "blocks" in case.kernel.arg_names:
+            yield case._replace(name=case.name + "_packed", is_packed=True)
+
+
+def _without_documents(arch: int) -> Iterator[Case]:
     limit = SHARED_LIMIT.get(arch, SMALLEST_SHARED_LIMIT)
     for tiles in TOEPLITZ_TILES:
         if tiles.shared_bytes(2) <= limit:
@@ -120,6 +128,8 @@ def compile_case(case: Case, arch: int) -> Any:
     names = case.kernel.arg_names
     # a stride of one is a constant to the compiler, as it is in a launch
     constants = case.constants | {name: 1 for name in names if name in ONES}
+    if "blocks" in names and not case.is_packed:
+        constants["blocks"] = None
     signature = {name: "constexpr" if name in constants else _argument_type(name, case) for name in names}
     aligned = {
         (i,): [["tt.divisibility", 16]]

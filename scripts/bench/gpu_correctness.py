@@ -10,6 +10,7 @@ differ; the other cases are checked all the same. On a CPU this tries the script
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ LIMITS = {"y": 2.0, "dq": 3.0, "dk": 3.0, "dv": 3.0}
 
 
 class Case(NamedTuple):
-    """One layer: batch, time, query heads, kv heads, head dim, share of static heads, dtype, backend."""
+    """One layer: batch, time, query heads, kv heads, head dim, share of static heads, dtype, backend, documents."""
 
     B: int
     T: int
@@ -40,6 +41,8 @@ class Case(NamedTuple):
     share: float
     dtype: torch.dtype
     backend: str
+    documents: int = 1
+    """How many of uneven lengths are packed into the sequence."""
 
 
 # batch, time, query heads, kv heads, head dim: odd lengths, every kind of head dim, grouped heads
@@ -48,16 +51,19 @@ LAYERS = (
     (1, 1025, 8, 2, 128), (1, 2048, 4, 4, 96), (4, 512, 4, 4, 64),
 )  # fmt: skip
 FEW_LAYERS = ((2, 1025, 4, 4, 64), (1, 97, 4, 2, 96))
+PACKED_LAYERS = ((1, 1025, 4, 4, 64), (1, 700, 8, 2, 128))
 
 
 def cases() -> Iterator[Case]:
-    """All layers in bf16, few in the other dtypes, one long sequence."""
+    """All layers in bf16, few in the other dtypes, packed documents, one long sequence."""
     for backend in ("split", "fused"):
         for layer in LAYERS:
             yield Case(*layer, 0.25, torch.bfloat16, backend)
         for dtype in (torch.float16, torch.float32):
             for layer in FEW_LAYERS:
                 yield Case(*layer, 0.25, dtype, backend)
+        for layer in PACKED_LAYERS:
+            yield Case(*layer, 0.25, torch.bfloat16, backend, documents=7)
         yield Case(1, 8192, 4, 4, 64, 0.5, torch.bfloat16, backend)
 
 
@@ -83,6 +89,8 @@ def compare(case: Case, device: torch.device) -> tuple[dict[str, dict[str, float
     heads = {"live_heads": torch.tensor(live, device=device), "static_heads": torch.tensor(static, device=device)}
     inputs = [torch.randn(case.B, case.T, n, case.D, device=device).to(case.dtype) for n in (len(live), kept, case.K)]
     dy = torch.randn(case.B, case.T, case.H, case.D, device=device).to(case.dtype)
+    bounds = [case.T * i**2 // case.documents**2 for i in range(case.documents + 1)]
+    cu_seqlens = torch.tensor(bounds, device=device) if case.documents > 1 else None
 
     def gradients(attend: Callable[..., Tensor], dtype: torch.dtype) -> list[Tensor]:
         leaves = [x.to(dtype).requires_grad_() for x in inputs]
@@ -90,13 +98,15 @@ def compare(case: Case, device: torch.device) -> tuple[dict[str, dict[str, float
         return [y.detach(), *torch.autograd.grad(y, leaves, dy.to(dtype))]
 
     def by_backend(*qkv: Tensor) -> Tensor:
-        return mixed_attention(*qkv, **heads, pattern=pattern, backend=case.backend)
+        return mixed_attention(*qkv, **heads, pattern=pattern, cu_seqlens=cu_seqlens, backend=case.backend)
 
     def by_oracle(*qkv: Tensor) -> Tensor:
-        return mixed_attention_naive(*qkv, Heads(*heads.values()), pattern.alpha_HT, pattern.rho_HT, case.D**-0.5)
+        logits = (pattern.alpha_HT, pattern.rho_HT)
+        return mixed_attention_naive(*qkv, Heads(*heads.values()), *logits, case.D**-0.5, cu_seqlens)
 
-    def by_torch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return dense_layer(q, k, v, live, static, pattern)
+    def by_torch(*qkv: Tensor) -> Tensor:
+        documents = itertools.pairwise(bounds)
+        return torch.cat([dense_layer(*(x[:, a:b] for x in qkv), live, static, pattern) for a, b in documents], dim=1)
 
     actual, repeated = (gradients(by_backend, case.dtype) for _ in range(2))
     exact, plain = gradients(by_oracle, torch.float64), gradients(by_torch, case.dtype)

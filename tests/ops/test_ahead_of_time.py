@@ -34,7 +34,7 @@ def test_the_static_product_is_matrix_instructions_and_copies(arch: int) -> None
     assert report.spilled_bytes == 0
 
 
-@pytest.mark.parametrize("name", ["mixed_fwd", "mixed_bwd_dkdv"])
+@pytest.mark.parametrize("name", ["mixed_fwd", "mixed_bwd_dkdv", "mixed_fwd_packed", "mixed_bwd_dkdv_packed"])
 def test_static_heads_of_a_fused_kernel_compute_no_exponential(name: str) -> None:
     report = ahead_of_time.report(find_case(name, 90), 90)
     assert report.live_loop["exponential"] > 0

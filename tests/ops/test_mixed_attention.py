@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 import torch._dynamo.testing
@@ -99,15 +97,16 @@ def test_scale_is_used() -> None:
     assert not torch.allclose(layer.run("auto", scale=0.7)[0], layer.run("auto")[0])
 
 
-def test_nothing_crosses_packed_documents() -> None:
+@pytest.mark.parametrize("backend", ["split", "fused"])
+def test_nothing_crosses_packed_documents(backend: str) -> None:
     layer = Layer(6, 2, (0, 4), T=50, B=1)
-    bounds = [0, 20, 23, 50]
-    packed = layer.run(cu_seqlens=torch.tensor(bounds))
+    bounds = [0, 20, 20, 23, 50]
+    packed = layer.run(backend, cu_seqlens=torch.tensor(bounds))
     for actual, expected in zip(packed, layer.run("naive", cu_seqlens=torch.tensor(bounds)), strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
     assert layer.q is not None
     assert layer.k is not None
-    for a, b in itertools.pairwise(bounds):
+    for a, b in ((0, 20), (20, 23), (23, 50)):
         alone = mixed_attention(
             *(x[:, a:b] for x in (layer.q, layer.k, layer.v)),
             live_heads=layer.live,
@@ -185,7 +184,6 @@ def test_live_heads_need_queries_and_keys() -> None:
     [
         ((), {}, "'fused' needs live and static heads"),
         ((0, 1, 2, 3), {}, "'fused' needs live and static heads"),
-        ((1,), {"cu_seqlens": torch.tensor([0, 20])}, "'fused' does not take packed documents"),
     ],
 )
 def test_the_fused_backend_never_falls_back(static: tuple[int, ...], changes: dict[str, object], message: str) -> None:
@@ -225,5 +223,5 @@ def test_operator_contract(num_heads: int, num_kv: int) -> None:
     layer = Layer(num_heads, num_kv, (1,), T=20)
     assert layer.pattern is not None
     heads = (torch.tensor(layer.live), torch.tensor(layer.static))
-    inputs = (layer.q, layer.k, layer.v, *heads, *layer.pattern, 0.3)
+    inputs = (layer.q, layer.k, layer.v, *heads, *layer.pattern, None, 0.3)
     torch.library.opcheck(torch.ops.saf_titan.mixed_attention.default, inputs)

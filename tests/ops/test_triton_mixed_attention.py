@@ -37,30 +37,40 @@ class Layer:
     """Inputs of a layer, its output and gradients by the kernels, by the oracle, and by torch in the same dtype."""
 
     def __init__(
-        self, T: int, D: int, num_heads: int, num_kv: int, static: tuple[int, ...], dtype: torch.dtype = torch.float32
+        self,
+        T: int,
+        D: int,
+        num_heads: int,
+        num_kv: int,
+        static: tuple[int, ...],
+        dtype: torch.dtype = torch.float32,
+        bounds: tuple[int, ...] | None = None,
     ) -> None:
         torch.manual_seed(0)
+        B = 2 if bounds is None else 1
+        self.cu_seqlens = None if bounds is None else torch.tensor(bounds, dtype=torch.int32)
         live = tuple(h for h in range(num_heads) if h not in static)
         num_kept = len({h * num_kv // num_heads for h in live})
         self.heads = make_heads(live, static, torch.device("cpu"))
         self.pattern = prepare_pattern(*make_families(NAMES[: len(static)], T_FIT))
         # sliced and transposed, as projections hand them over
-        self.q = torch.randn(2, len(live), T, D + 3).transpose(1, 2)[..., :D].to(dtype)
-        self.k = torch.randn(2, T, num_kept, D).to(dtype)
-        self.v = torch.randn(2, T, num_kv, D).to(dtype)
-        self.dy = torch.randn(2, T, num_heads, D).to(dtype)
+        self.q = torch.randn(B, len(live), T, D + 3).transpose(1, 2)[..., :D].to(dtype)
+        self.k = torch.randn(B, T, num_kept, D).to(dtype)
+        self.v = torch.randn(B, T, num_kv, D).to(dtype)
+        self.dy = torch.randn(B, T, num_heads, D).to(dtype)
         self.scale = D**-0.5
 
     def by_kernels(self, kernels: tuple[ModuleType, ModuleType], tiles: Tiles = TILES) -> list[Tensor]:
         forward, backward = kernels
         inputs = (self.q, self.k, self.v)
-        y, lse = forward.fused_forward(*inputs, self.heads, self.pattern, self.scale, tiles)
-        return [y, *backward.fused_backward(self.dy, *inputs, y, lse, self.heads, self.pattern, self.scale, tiles)]
+        common = (self.heads, self.pattern, self.scale, tiles, self.cu_seqlens)
+        y, lse = forward.fused_forward(*inputs, *common)
+        return [y, *backward.fused_backward(self.dy, *inputs, y, lse, *common)]
 
     def by_oracle(self) -> list[Tensor]:
         leaves = [x.double().requires_grad_() for x in (self.q, self.k, self.v)]
         logits = make_families(NAMES[: self.pattern.num_heads], T_FIT)
-        y = mixed_attention_naive(*leaves, self.heads, *logits, self.scale)
+        y = mixed_attention_naive(*leaves, self.heads, *logits, self.scale, self.cu_seqlens)
         return [y.detach(), *torch.autograd.grad(y, leaves, self.dy.double())]
 
     def by_torch(self) -> list[Tensor]:
@@ -70,6 +80,7 @@ class Layer:
             live_heads=self.heads.live_U,
             static_heads=self.heads.static_S,
             pattern=self.pattern,
+            cu_seqlens=self.cu_seqlens,
             backend="split",
         )
         return [y.detach(), *torch.autograd.grad(y, leaves, self.dy)]
@@ -119,15 +130,57 @@ def test_low_precision_errs_little_more_than_torch(kernels: tuple[ModuleType, Mo
         assert error(actual, exact) < limit * error(torch_, exact)
 
 
+DOCUMENTS = [
+    pytest.param((0, 40), id="one"),
+    pytest.param((0, 33, 33, 34, 97), id="uneven-and-empty"),
+    pytest.param((0, 0, 64, 128, 128), id="whole-tiles"),
+    pytest.param((0, 140, 170), id="more-than-T_fit-together"),
+    pytest.param(tuple(range(0, 24, 2)), id="of-two-rows"),
+]
+
+
+@pytest.mark.parametrize("bounds", DOCUMENTS)
+def test_nothing_crosses_packed_documents(kernels: tuple[ModuleType, ModuleType], bounds: tuple[int, ...]) -> None:
+    layer = Layer(bounds[-1], 16, 4, 2, (0, 3), bounds=bounds)
+    for actual, exact in zip(layer.by_kernels(kernels), layer.by_oracle(), strict=True):
+        assert error(actual, exact) < 2e-6
+
+
+# NumPy, in the interpreter
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_a_document_that_is_not_finite_spoils_itself_alone(kernels: tuple[ModuleType, ModuleType]) -> None:
+    layer = Layer(90, 16, 3, 3, (1,), bounds=(0, 20, 50, 90))
+    inside = slice(20, 50)
+    for x in (layer.q, layer.k, layer.v, layer.dy):
+        x[:, inside] = torch.nan
+    spoilt = layer.by_kernels(kernels)
+    for x in (layer.q, layer.k, layer.v, layer.dy):
+        x[:, inside] = 0
+    for actual, expected in zip(spoilt, layer.by_kernels(kernels), strict=True):
+        assert not actual[:, inside].isfinite().any()
+        actual[:, inside] = expected[:, inside]
+        assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("bounds", [(1, 40), (0, 39), (0, 30, 20, 40), (0, 10, 170)])
+def test_bounds_of_documents_are_asserted_on_the_device(
+    kernels: tuple[ModuleType, ModuleType], bounds: tuple[int, ...]
+) -> None:
+    layer = Layer(40 if bounds[-1] < 170 else 170, 16, 2, 2, (0,), bounds=bounds)
+    with pytest.raises(RuntimeError, match=r"cu_seqlens must rise from 0 to T=\d+ in documents of at most T_fit=150"):
+        layer.by_kernels(kernels)
+
+
+@pytest.mark.parametrize("bounds", [None, (0, 13, 40)])
 def test_operators_agree_with_the_oracle(
-    kernels: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
+    kernels: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch, bounds: tuple[int, ...] | None
 ) -> None:
     monkeypatch.setattr(fused, "_forward_tiles", lambda v: TILES)
     monkeypatch.setattr(fused, "_backward_tiles", lambda v, heads: TILES)
     monkeypatch.setattr(fused, "_on_gpu", lambda v: True)
-    layer = Layer(40, 16, 4, 2, (0, 3))
+    layer = Layer(40, 16, 4, 2, (0, 3), bounds=bounds)
     leaves = [x.clone().requires_grad_() for x in (layer.q, layer.k, layer.v)]
-    y = fused.mixed_attention_fused(*leaves, layer.heads, layer.pattern, layer.scale)
+    y = fused.mixed_attention_fused(*leaves, layer.heads, layer.pattern, layer.scale, layer.cu_seqlens)
     actual = [y.detach(), *torch.autograd.grad(y, leaves, layer.dy)]
     for computed, exact in zip(actual, layer.by_oracle(), strict=True):
         assert error(computed, exact) < 2e-6
@@ -135,15 +188,17 @@ def test_operators_agree_with_the_oracle(
 
 # opcheck itself reads the gradient of the tensors it clones
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-def test_operator_contract(kernels: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("bounds", [None, (0, 13, 20)])
+def test_operator_contract(
+    kernels: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch, bounds: tuple[int, ...] | None
+) -> None:
     monkeypatch.setattr(fused, "_forward_tiles", lambda v: TILES)
     monkeypatch.setattr(fused, "_backward_tiles", lambda v, heads: TILES)
     monkeypatch.setattr(fused, "_on_gpu", lambda v: True)
-    layer = Layer(20, 16, 2, 2, (0,))
+    layer = Layer(20, 16, 2, 2, (0,), bounds=bounds)
     leaves = [x.clone().requires_grad_() for x in (layer.q, layer.k, layer.v)]
-    torch.library.opcheck(
-        torch.ops.saf_titan.mixed_attention.default, (*leaves, *layer.heads, *layer.pattern, layer.scale)
-    )
+    inputs = (*leaves, *layer.heads, *layer.pattern, layer.cu_seqlens, layer.scale)
+    torch.library.opcheck(torch.ops.saf_titan.mixed_attention.default, inputs)
 
 
 def test_repeats_are_bitwise_equal(kernels: tuple[ModuleType, ModuleType]) -> None:

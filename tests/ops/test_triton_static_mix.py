@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from saf_titan.ops import prepare_pattern, static_mix_naive
+from saf_titan.ops import prepare_pattern, static_mix, static_mix_naive
 from saf_titan.ops.pattern import attention_rows
+from saf_titan.ops.static_mix import op
 from saf_titan.ops.tiles import Tiles
 from tests.ops.pattern_families import make_families
 from tests.ops.triton_interpreter import interpreted
@@ -119,3 +121,34 @@ def test_values_of_the_future_do_not_leak(kernels: ModuleType) -> None:
     changed[:, 192:] = 1e30
     before, after = (kernels.mix_triton(x, pattern, torch.arange(len(NAMES)), False, SMALL) for x in (v, changed))
     assert torch.equal(before[:, :192], after[:, :192])
+
+
+@pytest.mark.parametrize("transpose", [False, True], ids=["forward", "transpose"])
+@pytest.mark.parametrize("bounds", [(0, 64, 128), (0, 1, 1, 98, 170), (0, 250, 550)])
+def test_packed_documents_are_mixed_one_by_one(kernels: ModuleType, bounds: tuple[int, ...], transpose: bool) -> None:
+    torch.manual_seed(0)
+    pattern = prepare_pattern(*make_families(NAMES, T_FIT))
+    v = torch.randn(1, bounds[-1], len(NAMES), 48)
+    index = torch.arange(len(NAMES))
+    y = kernels.mix_triton(v, pattern, index, transpose, SMALL, torch.tensor(bounds, dtype=torch.int32))
+    for a, b in itertools.pairwise(bounds):
+        if a < b:
+            alone = kernels.mix_triton(v[:, a:b], pattern, index, transpose, SMALL)
+            assert row_error(y[:, a:b], mix_exactly(v[:, a:b], transpose)) < 1e-6
+            torch.testing.assert_close(y[:, a:b], alone)
+
+
+def test_the_operator_takes_packed_documents_to_the_kernel(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(op, "_on_gpu", lambda x: True)
+    monkeypatch.setattr(op, "shared_memory_limit", lambda device: 0)
+    torch.manual_seed(0)
+    pattern = prepare_pattern(*make_families(NAMES, T_FIT))
+    v = torch.randn(1, 60, len(NAMES), 16, requires_grad=True)
+    bounds = torch.tensor([0, 25, 60])
+    y = static_mix(v, pattern, cu_seqlens=bounds)
+    (dv,) = torch.autograd.grad(y, v, v.detach())
+    for a, b in ((0, 25), (25, 60)):
+        assert row_error(y.detach()[:, a:b], mix_exactly(v[:, a:b], transpose=False)) < 1e-6
+        assert row_error(dv[:, a:b], mix_exactly(v[:, a:b], transpose=True)) < 1e-6

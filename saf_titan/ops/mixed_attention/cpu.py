@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from saf_titan.ops.mixed_attention.heads import Heads, compact_kv_index
+from saf_titan.ops.packing import document_bounds
 from saf_titan.ops.pattern import StaticPattern
 from saf_titan.ops.static_mix.op import mix_heads
 
@@ -18,18 +19,28 @@ FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_back
 
 
 def cpu_forward(
-    q_BTUD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, heads: Heads, pattern: StaticPattern, scale: float
+    q_BTUD: Tensor,
+    k_BTKD: Tensor,
+    v_BTKD: Tensor,
+    heads: Heads,
+    pattern: StaticPattern,
+    scale: float,
+    cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Output (B, T, H, D), contiguous, and the log-sum-exp of the live rows, fp32 (B, U, T)."""
     B, T, num_kv, D = v_BTKD.shape
     group = heads.num_heads // num_kv
     y_BTHD = torch.empty(B, T, heads.num_heads, D, dtype=v_BTKD.dtype, device=v_BTKD.device)
+    lse_BUT = torch.empty(B, heads.live_U.shape[0], T, dtype=torch.float32, device=v_BTKD.device)
     k_BTUD, v_BTUD = _live_keys_and_values(k_BTKD, v_BTKD, heads)
-    y_BUTD, lse_BUT = FLASH_FORWARD(*_by_head(q_BTUD, k_BTUD, v_BTUD), 0.0, True, scale=scale)
-    y_BTHD.index_copy_(2, heads.live_U, y_BUTD.transpose(1, 2))
     static = heads.static_S.tolist()
-    mix_heads(v_BTKD, [h // group for h in static], y_BTHD, static, pattern, transpose=False)
-    return y_BTHD, lse_BUT.contiguous()
+    for a, b in document_bounds(T, cu_seqlens):
+        pattern.check_length(b - a)
+        inputs = _by_head(*(x[:, a:b] for x in (q_BTUD, k_BTUD, v_BTUD)))
+        y_BUTD, lse_BUT[:, :, a:b] = FLASH_FORWARD(*inputs, 0.0, True, scale=scale)
+        y_BTHD[:, a:b].index_copy_(2, heads.live_U, y_BUTD.transpose(1, 2))
+        mix_heads(v_BTKD[:, a:b], [h // group for h in static], y_BTHD[:, a:b], static, pattern, transpose=False)
+    return y_BTHD, lse_BUT
 
 
 def cpu_backward(
@@ -42,25 +53,27 @@ def cpu_backward(
     heads: Heads,
     pattern: StaticPattern,
     scale: float,
+    cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v, contiguous."""
-    num_kv, group = v_BTKD.shape[2], heads.num_heads // v_BTKD.shape[2]
+    T, num_kv, group = v_BTKD.shape[1], v_BTKD.shape[2], heads.num_heads // v_BTKD.shape[2]
     k_BTUD, v_BTUD = _live_keys_and_values(k_BTKD, v_BTKD, heads)
     dy_BTUD, y_BTUD = (x.index_select(2, heads.live_U) for x in (dy_BTHD, y_BTHD))
-    inputs = _by_head(dy_BTUD, q_BTUD, k_BTUD, v_BTUD, y_BTUD)
-    gradients = FLASH_BACKWARD(*inputs, lse_BUT, 0.0, True, scale=scale)
-    dq_BTUD, dk_BTUD, dv_BTUD = (g.transpose(1, 2) for g in gradients)
-
+    dq_BTUD, dk_BTUD = (torch.empty(q_BTUD.shape, dtype=x.dtype, device=x.device) for x in (q_BTUD, k_BTKD))
     # every query head has its own gradient of the values; those of a group are added at the end
     dv_BTHD = torch.empty(dy_BTHD.shape, dtype=v_BTKD.dtype, device=v_BTKD.device)
-    dv_BTHD.index_copy_(2, heads.live_U, dv_BTUD)
     static = heads.static_S.tolist()
-    mix_heads(dy_BTHD, static, dv_BTHD, static, pattern, transpose=True)
+    for a, b in document_bounds(T, cu_seqlens):
+        inputs = _by_head(*(x[:, a:b] for x in (dy_BTUD, q_BTUD, k_BTUD, v_BTUD, y_BTUD)))
+        gradients = FLASH_BACKWARD(*inputs, lse_BUT[:, :, a:b], 0.0, True, scale=scale)
+        dq_BTUD[:, a:b], dk_BTUD[:, a:b], dv_BTUD = (g.transpose(1, 2) for g in gradients)
+        dv_BTHD[:, a:b].index_copy_(2, heads.live_U, dv_BTUD)
+        mix_heads(dy_BTHD[:, a:b], static, dv_BTHD[:, a:b], static, pattern, transpose=True)
     if group == 1:
-        return dq_BTUD.contiguous(), dk_BTUD.contiguous(), dv_BTHD
+        return dq_BTUD, dk_BTUD, dv_BTHD
     k_index_U = compact_kv_index(heads.live_U // group, num_kv, k_BTKD.shape[2])
     dk_BTKD = torch.zeros(k_BTKD.shape, dtype=k_BTKD.dtype).index_add_(2, k_index_U, dk_BTUD)
-    return dq_BTUD.contiguous(), dk_BTKD, dv_BTHD.unflatten(2, (num_kv, group)).sum(3)
+    return dq_BTUD, dk_BTKD, dv_BTHD.unflatten(2, (num_kv, group)).sum(3)
 
 
 def _live_keys_and_values(k_BTKD: Tensor, v_BTKD: Tensor, heads: Heads) -> tuple[Tensor, Tensor]:

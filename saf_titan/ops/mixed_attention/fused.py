@@ -25,10 +25,16 @@ from saf_titan.ops.tiles import (
 
 
 def mixed_attention_fused(
-    q_BTUD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, heads: Heads, pattern: StaticPattern, scale: float
+    q_BTUD: Tensor,
+    k_BTKD: Tensor,
+    v_BTKD: Tensor,
+    heads: Heads,
+    pattern: StaticPattern,
+    scale: float,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Attention output (B, T, H, D) in natural head order, for layers with both live and static heads."""
-    return torch.ops.saf_titan.mixed_attention(q_BTUD, k_BTKD, v_BTKD, *heads, *pattern, scale)[0]
+    return torch.ops.saf_titan.mixed_attention(q_BTUD, k_BTKD, v_BTKD, *heads, *pattern, cu_seqlens, scale)[0]
 
 
 def _on_gpu(v_BTKD: Tensor) -> bool:
@@ -62,6 +68,7 @@ def _kernel(
     far_H2R: Tensor,
     reach_H: Tensor,
     error_HP: Tensor,
+    cu_seqlens: Tensor | None,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     pattern = StaticPattern(
@@ -69,10 +76,10 @@ def _kernel(
     )
     arguments = (q_BTUD, k_BTKD, v_BTKD, Heads(live_U, static_S), pattern, scale)
     if not _on_gpu(v_BTKD):
-        return cpu_forward(*arguments)
+        return cpu_forward(*arguments, cu_seqlens)
     from saf_titan.ops.mixed_attention.fused_forward import fused_forward
 
-    return fused_forward(*arguments, _forward_tiles(v_BTKD))
+    return fused_forward(*arguments, _forward_tiles(v_BTKD), cu_seqlens)
 
 
 def _fake(
@@ -102,6 +109,7 @@ def _backward_kernel(
     far_H2R: Tensor,
     reach_H: Tensor,
     error_HP: Tensor,
+    cu_seqlens: Tensor | None,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     pattern = StaticPattern(
@@ -110,10 +118,10 @@ def _backward_kernel(
     heads = Heads(live_U, static_S)
     arguments = (dy_BTHD, q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads, pattern, scale)
     if not _on_gpu(v_BTKD):
-        return cpu_backward(*arguments)
+        return cpu_backward(*arguments, cu_seqlens)
     from saf_titan.ops.mixed_attention.fused_backward import fused_backward
 
-    return fused_backward(*arguments, _backward_tiles(v_BTKD, heads))
+    return fused_backward(*arguments, _backward_tiles(v_BTKD, heads), cu_seqlens)
 
 
 def _backward_fake(
@@ -124,9 +132,9 @@ def _backward_fake(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q_BTUD, k_BTKD, v_BTKD, *heads_and_pattern, ctx.scale = inputs
+    q_BTUD, k_BTKD, v_BTKD, *heads_pattern_and_documents, ctx.scale = inputs
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(q_BTUD, k_BTKD, v_BTKD, *output, *heads_and_pattern)
+    ctx.save_for_backward(q_BTUD, k_BTKD, v_BTKD, *output, *heads_pattern_and_documents)
 
 
 def _backward(ctx: Any, dy_BTHD: Tensor, _dlse: Tensor | None) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from saf_titan.ops.mixed_attention.heads import Heads, compact_kv_index
 from saf_titan.ops.pattern import StaticPattern
-from saf_titan.ops.static_mix.triton import make_strip, prescale
+from saf_titan.ops.static_mix.triton import find_block, in_documents, load_rows, make_strip, prescale, row_blocks
 from saf_titan.ops.tiles import STRIP_PAD, Tiles, dot_precision, padded_head_dim
 
 LOG2_E = math.log2(math.e)
@@ -36,6 +36,7 @@ def fused_forward(
     pattern: StaticPattern,
     scale: float,
     tiles: Tiles,
+    cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Output (B, T, H, D), contiguous, and the base-2 log-sum-exp of the live rows, fp32 (B, U, T)."""
     B, T, num_kv, D = v_BTKD.shape
@@ -43,14 +44,16 @@ def fused_forward(
     group = H // num_kv
     y_BTHD = torch.empty(B, T, H, D, dtype=v_BTKD.dtype, device=v_BTKD.device)
     lse_BUT = torch.empty(B, U, T, dtype=torch.float32, device=v_BTKD.device)
+    pattern, cu_seqlens = in_documents(pattern, T, cu_seqlens)
     strip, reach_S = make_strip(pattern, T, v_BTKD.dtype)
     DP = padded_head_dim(D)
     # the last head of the stack may read past its own columns, up to the padded head dim
     xs_STN = prescale(v_BTKD, pattern.scale_HT, heads.static_S // group, column_multiple=DP, extra_columns=DP - D)
     k_index_U = compact_kv_index(heads.live_U // group, num_kv, k_BTKD.shape[2])
-    mixed_fwd_kernel[(triton.cdiv(T, tiles.rows) * B * H,)](
+    blocks, num_blocks = row_blocks(T, tiles.rows, cu_seqlens)
+    mixed_fwd_kernel[(num_blocks * B * H,)](
         q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads.natural_order(), k_index_U, strip, reach_S, xs_STN,
-        pattern.inv_z_HT, scale * LOG2_E, B, T, H, U, group, strip.shape[2], xs_STN.shape[1], xs_STN.shape[2],
+        pattern.inv_z_HT, blocks, scale * LOG2_E, B, T, H, U, group, strip.shape[2], xs_STN.shape[1], xs_STN.shape[2],
         pattern.inv_z_HT.stride(0),
         *q_BTUD.stride(), *k_BTKD.stride(), *v_BTKD.stride(),
         D=D, DP=DP, BM=tiles.rows, BN=tiles.columns, PAD=STRIP_PAD, PRECISION=dot_precision(v_BTKD.dtype),
@@ -61,39 +64,39 @@ def fused_forward(
 
 @triton.jit
 def mixed_fwd_kernel(
-    q, k, v, y, lse, slot, k_index, strip, reach, xs, inv_z, scale_log2, B, T, H, U, group, L, rows, columns, stride_z,
+    q, k, v, y, lse, slot, k_index, strip, reach, xs, inv_z, blocks, scale_log2, B, T, H, U, group, L, rows, columns,
+    stride_z,
     stride_qb, stride_qt, stride_qh, stride_qd, stride_kb, stride_kt, stride_kh, stride_kd,
     stride_vb, stride_vt, stride_vh, stride_vd,
     D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     # the row blocks with the longest loops start first
-    i_m = tl.num_programs(0) // (B * H) - 1 - tl.program_id(0) // (B * H)
+    i_block, num_blocks = tl.program_id(0) // (B * H), tl.num_programs(0) // (B * H)
+    start, length, i_m = find_block(blocks, i_block, (num_blocks - 1 - i_block) * BM, T)
     i_b = (tl.program_id(0) // H % B).to(tl.int64)
     i_h = (tl.program_id(0) % H).to(tl.int64)
     i_slot = tl.load(slot + i_h)
-    o_m = i_m * BM + tl.arange(0, BM)
+    o_m = i_m + tl.arange(0, BM)
     o_n = tl.arange(0, BN)
     o_d = tl.arange(0, DP)
-    m_m, m_d = o_m < T, o_d < D
+    m_m, m_d = o_m < length, o_d < D
     b_y = tl.full([BM, DP], 0.0, tl.float32)
     if i_slot < U:
-        p_q = (
-            q + i_b * stride_qb + i_slot * stride_qh + o_m.to(tl.int64)[:, None] * stride_qt + o_d[None, :] * stride_qd
-        )
+        p_q = q + i_b * stride_qb + i_slot * stride_qh + (start + o_m)[:, None] * stride_qt + o_d[None, :] * stride_qd
         i_k = tl.load(k_index + i_slot)
         # [DP, BN] and [BN, DP]
-        p_k = k + i_b * stride_kb + i_k * stride_kh + o_n.to(tl.int64)[None, :] * stride_kt + o_d[:, None] * stride_kd
+        p_k = k + i_b * stride_kb + i_k * stride_kh + (start + o_n)[None, :] * stride_kt + o_d[:, None] * stride_kd
         p_v = (
             v
             + i_b * stride_vb
             + i_h // group * stride_vh
-            + o_n.to(tl.int64)[:, None] * stride_vt
+            + (start + o_n)[:, None] * stride_vt
             + o_d[None, :] * stride_vd
         )
         b_q = tl.load(p_q, mask=m_m[:, None] & m_d[None, :], other=0.0)
         b_max = tl.full([BM], float("-inf"), tl.float32)
         b_sum = tl.full([BM], 0.0, tl.float32)
-        for _ in tl.range(0, i_m * BM, BN):
+        for _ in tl.range(0, i_m, BN):
             b_k = tl.load(p_k, mask=m_d[:, None], other=0.0)
             b_s = tl.dot(b_q, b_k, input_precision=PRECISION) * scale_log2
             b_new = tl.maximum(b_max, tl.max(b_s, 1))
@@ -106,8 +109,8 @@ def mixed_fwd_kernel(
             p_k += BN * stride_kt
             p_v += BN * stride_vt
         # the tiles on the diagonal, and the end of the sequence
-        for i_n in tl.range(i_m * BM, (i_m + 1) * BM, BN, num_stages=1):
-            m_n = i_n + o_n < T
+        for i_n in tl.range(i_m, i_m + BM, BN, num_stages=1):
+            m_n = i_n + o_n < length
             b_k = tl.load(p_k, mask=m_d[:, None] & m_n[None, :], other=0.0)
             b_s = tl.dot(b_q, b_k, input_precision=PRECISION) * scale_log2
             b_s = tl.where(o_m[:, None] >= (i_n + o_n)[None, :], b_s, float("-inf"))
@@ -121,20 +124,21 @@ def mixed_fwd_kernel(
             p_k += BN * stride_kt
             p_v += BN * stride_vt
         b_y = b_y / b_sum[:, None]
-        tl.store(lse + (i_b * U + i_slot) * T + o_m, b_max + tl.math.log2(b_sum), mask=m_m)
+        tl.store(lse + (i_b * U + i_slot) * T + start + o_m, b_max + tl.math.log2(b_sum), mask=m_m)
     else:
         i_s = i_slot - U
         # keys run backwards: lag = o_a + o_n + i_n - (BM - 1)
         o_a = tl.arange(0, BM)
         p_w = strip + i_s * 8 * L + (o_a % 8)[:, None] * L + (PAD - BM + o_a // 8 * 8)[:, None] + o_n[None, :]
-        o_key = ((i_m + 1) * BM - 1 - o_n).to(tl.int64)
-        p_x = xs + i_s * rows * columns + o_key[:, None] * columns + (i_b * D + o_d)[None, :]
-        for _ in tl.range(0, tl.minimum((i_m + 1) * BM, tl.load(reach + i_s) + BM - 1), BN):
+        o_key = i_m + BM - 1 - o_n
+        p_x = xs + i_s * rows * columns + (start + o_key)[:, None] * columns + (i_b * D + o_d)[None, :]
+        for _ in tl.range(0, tl.minimum(i_m + BM, tl.load(reach + i_s) + BM - 1), BN):
             b_w = tl.load(p_w, cache_modifier=".ca")
-            b_x = tl.load(p_x)
+            b_x = load_rows(p_x, o_key, length, blocks)
             b_y = tl.dot(b_w, b_x, b_y, input_precision=PRECISION)
             p_w += BN
             p_x -= BN * columns
-        b_y = b_y * tl.load(inv_z + i_s * stride_z + o_m, mask=m_m, other=0.0)[:, None]
-    p_y = y + ((i_b * T + o_m)[:, None] * H + i_h) * D + o_d[None, :]
+            o_key -= BN
+        b_y = b_y * tl.load(inv_z + i_s * stride_z + start + o_m, mask=m_m, other=0.0)[:, None]
+    p_y = y + ((i_b * T + start + o_m)[:, None] * H + i_h) * D + o_d[None, :]
     tl.store(p_y, b_y.to(y.dtype.element_ty), mask=m_m[:, None] & m_d[None, :])

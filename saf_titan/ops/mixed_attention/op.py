@@ -42,8 +42,8 @@ def mixed_attention(
     cu_seqlens: int tensor (N + 1,), the bounds 0 .. T of N documents packed into a batch of one; nothing crosses them.
     scale: of the scores, default D ** -0.5.
     backend: "naive" (fp64 oracle), "split" (torch's attention beside `static_mix`, two operators), "fused" (one
-        operator for live and static heads: Triton on a GPU), or "auto": "fused" on a CPU where it can run, else "split"
-        (which on a GPU keeps torch's fastest attention kernel for live heads).
+        operator for live and static heads: Triton on a GPU), or "auto": "fused" on a CPU and for packed documents where
+        it can run, else "split" (which on a GPU keeps torch's fastest attention kernel for live heads).
 
     Returns (B, T, H, D) in natural head order, in the dtype of v; gradients to q, k and v.
     Raises ValueError for shapes that do not fit together, and T > T_fit.
@@ -56,15 +56,17 @@ def mixed_attention(
     if backend == "naive":
         alpha_ST, rho_ST = (pattern.alpha_HT, pattern.rho_HT) if pattern is not None else (None, None)
         return mixed_attention_naive(q_BTUD, k_BTKD, v_BTKD, heads, alpha_ST, rho_ST, scale, cu_seqlens)
-    obstacle = fused_obstacle(v_BTKD, heads, pattern, cu_seqlens)
+    obstacle = fused_obstacle(v_BTKD, heads, pattern)
     if backend == "fused" and obstacle is not None:
         raise ValueError(f"backend 'fused' {obstacle}; use 'auto' or 'split'")
-    if backend == "split" or obstacle is not None or (backend == "auto" and v_BTKD.device.type != "cpu"):
+    # on a GPU, torch's attention is faster than our live heads, but goes through packed documents one by one
+    prefers_split = backend == "auto" and v_BTKD.device.type != "cpu" and cu_seqlens is None
+    if backend == "split" or obstacle is not None or prefers_split:
         return mixed_attention_split(q_BTUD, k_BTKD, v_BTKD, heads, pattern, scale, cu_seqlens)
     assert q_BTUD is not None
     assert k_BTKD is not None
     assert pattern is not None
-    return mixed_attention_fused(q_BTUD, k_BTKD, v_BTKD, heads, pattern, scale)
+    return mixed_attention_fused(q_BTUD, k_BTKD, v_BTKD, heads, pattern, scale, cu_seqlens)
 
 
 def check_attention(
@@ -105,14 +107,10 @@ def check_attention(
         pattern.check_length(T)
 
 
-def fused_obstacle(
-    v_BTKD: Tensor, heads: Heads, pattern: StaticPattern | None, cu_seqlens: Tensor | None
-) -> str | None:
+def fused_obstacle(v_BTKD: Tensor, heads: Heads, pattern: StaticPattern | None) -> str | None:
     """Why the fused backend cannot run, or None."""
     if pattern is None or heads.live_U.shape[0] == 0:
         return "needs live and static heads in the layer"
-    if cu_seqlens is not None:
-        return "does not take packed documents"
     if v_BTKD.numel() == 0:
         return "does not take empty batches"
     if pattern.alpha_HT.requires_grad or pattern.rho_HT.requires_grad:

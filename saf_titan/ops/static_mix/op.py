@@ -86,24 +86,27 @@ def _kernel(
     pattern = StaticPattern(
         alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_H2R, reach_H, error_HP
     )
+    if backend == "triton" or (backend == "auto" and _on_gpu(x_BTHD)):
+        return _mix_on_gpu(x_BTHD, pattern, transpose, cu_seqlens)
     y_BTHD = torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
+    heads = range(pattern.num_heads)
     for start, stop in document_bounds(x_BTHD.shape[1], cu_seqlens):
         pattern.check_length(stop - start)
-        if backend == "triton" or (backend == "auto" and x_BTHD.device.type == "cuda"):
-            y_BTHD[:, start:stop] = _mix_on_gpu(x_BTHD[:, start:stop], pattern, transpose)
-        else:
-            heads = range(pattern.num_heads)
-            mix_heads(x_BTHD[:, start:stop], heads, y_BTHD[:, start:stop], heads, pattern, transpose, backend)
+        mix_heads(x_BTHD[:, start:stop], heads, y_BTHD[:, start:stop], heads, pattern, transpose, backend)
     return y_BTHD
 
 
-def _mix_on_gpu(x_BTHD: Tensor, pattern: StaticPattern, transpose: bool) -> Tensor:
+def _on_gpu(x_BTHD: Tensor) -> bool:
+    return x_BTHD.device.type == "cuda"
+
+
+def _mix_on_gpu(x_BTHD: Tensor, pattern: StaticPattern, transpose: bool, cu_seqlens: Tensor | None) -> Tensor:
     from saf_titan.ops.static_mix.triton import mix_triton
 
     B, _, H, D = x_BTHD.shape
     element_bytes = static_dtype(x_BTHD.dtype).itemsize
     tiles = toeplitz_tiles(B * D, element_bytes, shared_memory_limit(x_BTHD.device))
-    return mix_triton(x_BTHD, pattern, torch.arange(H, device=x_BTHD.device), transpose, tiles)
+    return mix_triton(x_BTHD, pattern, torch.arange(H, device=x_BTHD.device), transpose, tiles, cu_seqlens)
 
 
 def mix_heads(

@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
+from saf_titan.ops.packing import check_on_device, document_blocks, positions
 from saf_titan.ops.pattern import StaticPattern
 from saf_titan.ops.tiles import (
     STRIP_COPIES,
@@ -34,22 +35,51 @@ from saf_titan.ops.tiles import (
 PRESCALE_ROWS = 64
 
 
-def mix_triton(x_BTKD: Tensor, pattern: StaticPattern, kv_index_S: Tensor, transpose: bool, tiles: Tiles) -> Tensor:
+def mix_triton(
+    x_BTKD: Tensor,
+    pattern: StaticPattern,
+    kv_index_S: Tensor,
+    transpose: bool,
+    tiles: Tiles,
+    cu_seqlens: Tensor | None = None,
+) -> Tensor:
     """P x, or P^T x, of each static head; head s reads x[:, :, kv_index[s]]. Returns (B, T, S, D), contiguous."""
     B, T, _, D = x_BTKD.shape
     S = pattern.num_heads
+    pattern, cu_seqlens = in_documents(pattern, T, cu_seqlens)
     before_ST, after_ST = (pattern.inv_z_HT, pattern.scale_HT) if transpose else (pattern.scale_HT, pattern.inv_z_HT)
     strip, reach_S = make_strip(pattern, T, x_BTKD.dtype)
     xs_STN = prescale(x_BTKD, before_ST, kv_index_S, column_multiple=tiles.columns)
     y_BTSD = torch.empty(B, T, S, D, dtype=x_BTKD.dtype, device=x_BTKD.device)
-    num_rows, num_columns = triton.cdiv(T, tiles.rows), xs_STN.shape[2] // tiles.columns
+    blocks, num_rows = row_blocks(T, tiles.rows, cu_seqlens, ascending=transpose)
+    num_columns = xs_STN.shape[2] // tiles.columns
     toeplitz_mm_kernel[(num_rows * num_columns * S,)](
-        strip, reach_S, xs_STN, after_ST, y_BTSD, T, xs_STN.shape[1], strip.shape[2], xs_STN.shape[2], B * D, S,
-        num_rows, num_columns, after_ST.stride(0), D=D, BM=tiles.rows, BN=tiles.columns, BK=tiles.depth, PAD=STRIP_PAD,
+        strip, reach_S, xs_STN, after_ST, y_BTSD, blocks, T, xs_STN.shape[1], strip.shape[2], xs_STN.shape[2], B * D, S,
+        num_columns, after_ST.stride(0), D=D, BM=tiles.rows, BN=tiles.columns, BK=tiles.depth, PAD=STRIP_PAD,
         TRANSPOSE=transpose, PRECISION=dot_precision(x_BTKD.dtype),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages,
     )  # fmt: skip
     return y_BTSD
+
+
+def in_documents(pattern: StaticPattern, T: int, cu_seqlens: Tensor | None) -> tuple[StaticPattern, Tensor | None]:
+    """The pattern with its scalings laid out over packed documents, and the bounds as the kernels want them."""
+    if cu_seqlens is None:
+        return pattern, None
+    cu_seqlens = cu_seqlens.to(pattern.scale_HT.device, torch.int64)
+    check_on_device(T, pattern.T_fit, cu_seqlens)
+    # bounds that the check refuses must not reach beyond the pattern before it stops them
+    position_T = positions(T, cu_seqlens).clamp(0, pattern.T_fit - 1)
+    scale_HT, inv_z_HT = (x_HT[:, position_T] for x_HT in (pattern.scale_HT, pattern.inv_z_HT))
+    return pattern._replace(scale_HT=scale_HT, inv_z_HT=inv_z_HT), cu_seqlens
+
+
+def row_blocks(T: int, rows: int, cu_seqlens: Tensor | None, ascending: bool = False) -> tuple[Tensor | None, int]:
+    """The table of `document_blocks` where documents are packed, and the number of blocks."""
+    if cu_seqlens is None:
+        return None, triton.cdiv(T, rows)
+    blocks_W3 = document_blocks(T, cu_seqlens, rows, ascending)
+    return blocks_W3, blocks_W3.shape[0]
 
 
 def make_strip(pattern: StaticPattern, T: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -58,6 +88,7 @@ def make_strip(pattern: StaticPattern, T: int, dtype: torch.dtype) -> tuple[Tens
     strip[s, r, x] = weight[x + r - (STRIP_PAD - 1)] for lags below the reach of a head, zero elsewhere. At 16 bits the
     lags beyond the reach of a pattern are below the rounding errors, and loops end there.
     """
+    T = min(T, pattern.T_fit)
     L = strip_length(T)
     reach_S = pattern.reach_H.clamp(max=T) if dtype.itemsize == 2 else torch.full_like(pattern.reach_H, T)
     lag = torch.arange(T, device=reach_S.device)
@@ -89,6 +120,24 @@ def prescale(
 
 
 @triton.jit
+def find_block(blocks, i_block, i_first, T):
+    """Start and length of the document that a block of rows belongs to, and the first row of the block in it."""
+    start = tl.full([], 0, tl.int64)
+    length = T
+    if blocks is not None:
+        start = tl.load(blocks + 3 * i_block).to(tl.int64)
+        length = tl.load(blocks + 3 * i_block + 1)
+        i_first = tl.load(blocks + 3 * i_block + 2)
+    return start, length, i_first
+
+
+@triton.jit
+def load_rows(p_x, o_t, length, blocks):
+    """Scaled values of the rows o_t; none of the next document, of which no weight is zero in a transposed product."""
+    return tl.load(p_x) if blocks is None else tl.load(p_x, mask=(o_t < length)[:, None], other=0.0)
+
+
+@triton.jit
 def prescale_kernel(
     x, scale, kv_index, xs, T, rows, columns, N, column_blocks, stride_b, stride_t, stride_k, stride_d, stride_s,
     D: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr,
@@ -109,39 +158,44 @@ def prescale_kernel(
 
 @triton.jit
 def toeplitz_mm_kernel(
-    strip, reach, xs, scale, y, T, rows, L, columns, N, S, num_rows, num_columns, stride_scale,
+    strip, reach, xs, scale, y, blocks, T, rows, L, columns, N, S, num_columns, stride_scale,
     D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PAD: tl.constexpr, TRANSPOSE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    # the row blocks with the longest loops start first
-    i_m = num_rows - 1 - tl.program_id(0) // (num_columns * S)
+    i_block = tl.program_id(0) // (num_columns * S)
     i_n = tl.program_id(0) % num_columns
     i_s = (tl.program_id(0) // num_columns % S).to(tl.int64)
     o_a, o_b = tl.arange(0, BM), tl.arange(0, BK)
     o_n = (i_n * BN + tl.arange(0, BN)).to(tl.int64)
-    # time runs backwards along the keys, or along the rows of the transpose
+    # the row blocks with the longest loops start first; time runs backwards along the keys, or along the rows of the
+    # transpose
     if TRANSPOSE:
-        last = num_rows * BM
-        o_t = last - 1 - (i_m * BM + o_a)
-        o_key = (last - (i_m + 1) * BM + o_b).to(tl.int64)
-        step = BK * columns
+        start, length, i_m = find_block(blocks, i_block, i_block * BM, T)
+        o_t = i_m + BM - 1 - o_a
+        o_key = i_m + o_b
+        num_keys = length - i_m
+        step = BK
     else:
-        o_t = i_m * BM + o_a
-        o_key = ((i_m + 1) * BM - 1 - o_b).to(tl.int64)
-        step = -BK * columns
+        num_blocks = tl.num_programs(0) // (num_columns * S)
+        start, length, i_m = find_block(blocks, i_block, (num_blocks - 1 - i_block) * BM, T)
+        o_t = i_m + o_a
+        o_key = i_m + BM - 1 - o_b
+        num_keys = i_m + BM
+        step = -BK
     p_w = strip + i_s * 8 * L + (o_a % 8)[:, None] * L + (PAD - BM + o_a // 8 * 8)[:, None] + o_b[None, :]
-    p_x = xs + i_s * rows * columns + o_key[:, None] * columns + o_n[None, :]
+    p_x = xs + i_s * rows * columns + (start + o_key)[:, None] * columns + o_n[None, :]
     b_y = tl.full([BM, BN], 0.0, tl.float32)
-    for _ in tl.range(0, tl.minimum((i_m + 1) * BM, tl.load(reach + i_s) + BM - 1), BK):
+    for _ in tl.range(0, tl.minimum(num_keys, tl.load(reach + i_s) + BM - 1), BK):
         # [BM, BK], through L1: neighbouring rows overlap
         b_w = tl.load(p_w, cache_modifier=".ca")
         # [BK, BN]
-        b_x = tl.load(p_x)
+        b_x = load_rows(p_x, o_key, length, blocks)
         b_y = tl.dot(b_w, b_x, b_y, input_precision=PRECISION)
         p_w += BK
-        p_x += step
-    m_t = o_t < T
-    b_scale = tl.load(scale + i_s * stride_scale + o_t, mask=m_t, other=0.0)
+        p_x += step * columns
+        o_key += step
+    m_t = o_t < length
+    b_scale = tl.load(scale + i_s * stride_scale + start + o_t, mask=m_t, other=0.0)
     # columns are (batch, head dim); y is [B, T, S, D]
-    p_y = y + ((o_n // D)[None, :] * T + o_t.to(tl.int64)[:, None]) * (S * D) + i_s * D + (o_n % D)[None, :]
+    p_y = y + ((o_n // D)[None, :] * T + (start + o_t)[:, None]) * (S * D) + i_s * D + (o_n % D)[None, :]
     tl.store(p_y, (b_y * b_scale[:, None]).to(y.dtype.element_ty), mask=m_t[:, None] & (o_n < N)[None, :])
