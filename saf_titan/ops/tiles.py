@@ -35,7 +35,8 @@ class Tiles(NamedTuple):
 # bytes of shared memory that a program may use on sm_90, the first cards whose matrix instructions read it themselves
 HOPPER_SHARED = 232_448
 
-# first choice first; the last fits the smallest card that Triton supports (64 KiB)
+# First choice first; the last fits the smallest card that Triton supports (64 KiB). All are choices of
+# `scripts/bench/ahead_of_time.py`: no spill inside a loop, and no warp that repeats the work of another.
 TOEPLITZ_TILES = (
     Tiles(128, 256, 64, 8, 4),
     Tiles(256, 128, 64, 8, 4),
@@ -43,46 +44,95 @@ TOEPLITZ_TILES = (
     Tiles(128, 64, 64, 4, 3),
     Tiles(64, 64, 32, 4, 2),
 )
-ATTENTION_TILES = (
+FORWARD_TILES = (
     Tiles(128, 64, 64, 8, 3),
     Tiles(64, 64, 64, 4, 2),
     Tiles(64, 32, 32, 4, 2),
 )
-BACKWARD_TILES = (
+# of dK and dV, whose programs own columns, and of dQ, whose programs own rows
+KEY_TILES = (
+    Tiles(64, 128, 64, 8, 2),
     Tiles(64, 64, 64, 8, 2),
     Tiles(64, 32, 32, 4, 2),
 )
+QUERY_TILES = (
+    Tiles(128, 64, 64, 8, 2),
+    Tiles(64, 64, 64, 4, 2),
+    Tiles(64, 32, 32, 4, 2),
+)
+# Operands of 32 bits. Exact fp32 products have no matrix instructions, and a thread unrolls its share of a tile: for
+# heads up to 64 wide, and for wider ones.
+TOEPLITZ_TILES_FP32 = (
+    Tiles(128, 128, 16, 8, 2),
+    Tiles(128, 64, 16, 8, 2),
+    Tiles(64, 64, 16, 4, 2),
+)
+FORWARD_TILES_FP32 = (Tiles(32, 32, 32, 8, 1), Tiles(32, 16, 16, 4, 1))
+BACKWARD_TILES_FP32 = (Tiles(32, 32, 32, 8, 1), Tiles(16, 32, 16, 8, 1))
 
 
-def toeplitz_tiles(num_columns: int, element_bytes: int, shared_limit: int) -> Tiles:
-    """Tiles of the Toeplitz product for sequences stacked to `num_columns` columns."""
-    fitting = [tiles for tiles in TOEPLITZ_TILES if tiles.shared_bytes(element_bytes) <= shared_limit]
+def toeplitz_tiles(num_columns: int, dtype: torch.dtype, shared_limit: int) -> Tiles:
+    """Tiles of the Toeplitz product for sequences of a dtype, stacked to `num_columns` columns."""
+    element_bytes = static_dtype(dtype).itemsize
+    candidates = TOEPLITZ_TILES if element_bytes == 2 else TOEPLITZ_TILES_FP32
+    fitting = [tiles for tiles in candidates if tiles.shared_bytes(element_bytes) <= shared_limit]
     # wide tiles read each weight once for many sequences, but a tile wider than the columns wastes what it saves
     narrow = [tiles for tiles in fitting if tiles.columns <= max(64, num_columns)]
-    return (narrow or fitting or [TOEPLITZ_TILES[-1]])[0]
+    return (narrow or fitting or [candidates[-1]])[0]
 
 
-def attention_tiles(candidates: tuple[Tiles, ...], head_dim: int, element_bytes: int, shared_limit: int) -> Tiles:
-    """Tiles of an attention kernel that keeps two tiles of depth x head dim a stage and two of rows x head dim."""
+def forward_tiles(head_dim: int, dtype: torch.dtype, shared_limit: int) -> Tiles:
+    """Tiles of the forward kernel; rows are a multiple of columns."""
+    if dtype == torch.float32:
+        return FORWARD_TILES_FP32[head_dim > 64]
+    return _first_fitting(FORWARD_TILES, head_dim, dtype, shared_limit)
+
+
+def key_tiles(head_dim: int, group: int, dtype: torch.dtype, shared_limit: int) -> Tiles:
+    """Tiles of the kernel of dK and dV for `group` query heads to a kv head."""
+    if dtype == torch.float32:
+        return BACKWARD_TILES_FP32[head_dim > 64]
+    candidates: tuple[Tiles, ...] = KEY_TILES
+    if shared_limit < HOPPER_SHARED:
+        # operands pass through registers: too few for a wide head, and for a loop over a group
+        if head_dim > 96:
+            candidates = KEY_TILES[1:]
+        elif head_dim <= 64 and group > 1:
+            candidates = KEY_TILES[2:]
+    return _first_fitting(candidates, head_dim, dtype, shared_limit, by_column=True)
+
+
+def query_tiles(head_dim: int, dtype: torch.dtype, shared_limit: int) -> Tiles:
+    """Tiles of the kernel of dQ."""
+    if dtype == torch.float32:
+        return BACKWARD_TILES_FP32[head_dim > 64]
+    return _first_fitting(QUERY_TILES, head_dim, dtype, shared_limit)
+
+
+def _first_fitting(
+    candidates: tuple[Tiles, ...], head_dim: int, dtype: torch.dtype, shared_limit: int, by_column: bool = False
+) -> Tiles:
+    """The first tiles with room for two operands of a program's own and two of every pipeline stage."""
+    # the operands of static heads are as wide as those of live ones, or wider
+    row_bytes = sum(head_tiles(head_dim)) * static_dtype(dtype).itemsize
     for tiles in candidates:
-        per_row = padded_head_dim(head_dim) * element_bytes
-        if (2 * tiles.num_stages * tiles.columns + 2 * tiles.rows) * per_row <= shared_limit:
+        own, passing = (tiles.columns, tiles.rows) if by_column else (tiles.rows, tiles.columns)
+        if 2 * (own + tiles.num_stages * passing) * row_bytes <= shared_limit:
             return tiles
     return candidates[-1]
-
-
-def backward_tiles(head_dim: int, group: int, element_bytes: int, shared_limit: int) -> Tiles:
-    """Tiles of the backward kernels for `group` query heads to a kv head."""
-    # before Hopper, operands pass through registers, and the loop over a group leaves too few for a wide tile; a wider
-    # head has too few with any
-    is_narrow = group > 1 and head_dim <= 64 and shared_limit < HOPPER_SHARED
-    candidates = BACKWARD_TILES[-1:] if is_narrow else BACKWARD_TILES
-    return attention_tiles(candidates, head_dim, element_bytes, shared_limit)
 
 
 def padded_head_dim(head_dim: int) -> int:
     """Width of a tile that holds a head: a power of two, at least 16."""
     return max(16, 1 << (head_dim - 1).bit_length())
+
+
+def head_tiles(head_dim: int) -> tuple[int, int]:
+    """Widths of the one or two tiles that hold a head in an attention kernel; the second is 0 where there is one.
+
+    A tile is a power of two wide: 96 as 64 + 32 saves a quarter of what 128 would cost.
+    """
+    return (64, 32) if 64 < head_dim <= 96 else (padded_head_dim(head_dim), 0)
 
 
 def padded_time(T: int) -> int:

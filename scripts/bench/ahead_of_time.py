@@ -29,13 +29,17 @@ from saf_titan.ops.mixed_attention.fused_backward import mixed_bwd_dkdv_kernel, 
 from saf_titan.ops.mixed_attention.fused_forward import mixed_fwd_kernel
 from saf_titan.ops.static_mix.triton import PRESCALE_ROWS, prescale_kernel, toeplitz_mm_kernel
 from saf_titan.ops.tiles import (
-    ATTENTION_TILES,
     STRIP_PAD,
     TOEPLITZ_TILES,
+    TOEPLITZ_TILES_FP32,
     Tiles,
-    attention_tiles,
-    backward_tiles,
+    dot_precision,
+    forward_tiles,
+    head_tiles,
+    key_tiles,
     padded_head_dim,
+    query_tiles,
+    static_dtype,
 )
 
 TOOLS = Path(nvidia.__file__).parent / "bin"
@@ -45,13 +49,16 @@ SMALLEST_SHARED_LIMIT = 101_376
 HEAD_DIMS = (64, 96, 128)
 # query heads to a kv head
 GROUPS = (1, 4)
+SHORT_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+DTYPES = tuple(SHORT_NAMES)
 
-# element types of pointers that are not 16-bit values; every other pointer holds values
+# element types of pointers that hold no values
 POINTERS = {
     "scale": "*fp32", "inv_z": "*fp32", "scale_static": "*fp32", "lse": "*fp32", "delta": "*fp32", "slot": "*i64",
     "k_index": "*i64", "kv_index": "*i64", "live": "*i64", "reach": "*i32", "blocks": "*i32",
 }  # fmt: skip
-VALUES = {"q", "k", "v", "y", "x", "xs", "dys", "dy", "dq", "dk", "dv", "strip"}
+VALUES = {"q", "k", "v", "y", "x", "dy", "dq", "dk", "dv"}
+STATIC_VALUES = {"xs", "dys", "strip"}
 FLOATS = {"scale_log2"}
 # sizes that are multiples of 16 in every launch, or whenever the head dim is
 DIVISIBLE = {"rows", "columns", "L", "N", "stride_qt", "stride_kt", "stride_vt", "stride_yt", "stride_t", "stride_qb",
@@ -67,6 +74,7 @@ class Case(NamedTuple):
     kernel: Any
     constants: dict[str, Any]
     tiles: Tiles
+    dtype: torch.dtype
     is_packed: bool = False
 
 
@@ -84,43 +92,39 @@ class Report(NamedTuple):
 
 
 def cases(arch: int) -> Iterator[Case]:
-    """Every kernel in every configuration that `tiles.py` may choose on this architecture, bf16, and with documents."""
+    """Every kernel in every configuration that `tiles.py` may choose on this architecture; packed documents in bf16."""
     for case in _without_documents(arch):
         yield case
-        if "blocks" in case.kernel.arg_names:
+        if "blocks" in case.kernel.arg_names and case.dtype == torch.bfloat16:
             yield case._replace(name=case.name + "_packed", is_packed=True)
 
 
 def _without_documents(arch: int) -> Iterator[Case]:
     limit = SHARED_LIMIT.get(arch, SMALLEST_SHARED_LIMIT)
-    for tiles in TOEPLITZ_TILES:
-        if tiles.shared_bytes(2) <= limit:
-            for transpose in (False, True):
-                constants = {
-                    "D": 64, "BM": tiles.rows, "BN": tiles.columns, "BK": tiles.depth, "PAD": STRIP_PAD,
-                    "TRANSPOSE": transpose, "PRECISION": "tf32",
-                }  # fmt: skip
-                yield Case("toeplitz_mm" + "_transpose" * transpose, toeplitz_mm_kernel, constants, tiles)
-    for D in HEAD_DIMS:
-        forward = attention_tiles(ATTENTION_TILES, D, 2, limit)
-        backward = backward_tiles(D, 1, 2, limit)
-        for name, kernel, tiles in (
-            ("mixed_fwd", mixed_fwd_kernel, forward),
-            ("mixed_bwd_dkdv", mixed_bwd_dkdv_kernel, backward),
-            ("mixed_bwd_dq", mixed_bwd_dq_kernel, backward),
-        ):
-            constants = {"D": D, "DP": padded_head_dim(D), "BM": tiles.rows, "BN": tiles.columns, "PRECISION": "tf32"}
-            if kernel is not mixed_bwd_dq_kernel:
-                constants["PAD"] = STRIP_PAD
-            if kernel is not mixed_bwd_dkdv_kernel:
-                yield Case(name, kernel, constants, tiles)
-                continue
+    for dtype in DTYPES:
+        precision = {"PRECISION": dot_precision(dtype)}
+        toeplitz = TOEPLITZ_TILES if static_dtype(dtype).itemsize == 2 else TOEPLITZ_TILES_FP32
+        for tiles in toeplitz:
+            if tiles.shared_bytes(static_dtype(dtype).itemsize) <= limit:
+                for transpose in (False, True):
+                    constants = {"D": 64, "BM": tiles.rows, "BN": tiles.columns, "BK": tiles.depth, "PAD": STRIP_PAD,
+                                 "TRANSPOSE": transpose} | precision  # fmt: skip
+                    name = "toeplitz_mm" + "_transpose" * transpose
+                    yield Case(name, toeplitz_mm_kernel, constants, tiles, dtype)
+        for D in HEAD_DIMS:
+            DL, DH = head_tiles(D)
+            head = {"D": D, "DL": DL, "DH": DH} | precision
+            launches = [("mixed_fwd", mixed_fwd_kernel, {"PAD": STRIP_PAD}, forward_tiles(D, dtype, limit))]
             for group in GROUPS:
-                tiles = backward_tiles(D, group, 2, limit)
-                sizes = {"GROUP": group, "BM": tiles.rows, "BN": tiles.columns}
-                yield Case(name + f"_group{group}" * (group > 1), kernel, constants | sizes, tiles)
-        constants = {"D": D, "BN": padded_head_dim(D), "BT": PRESCALE_ROWS}
-        yield Case("prescale", prescale_kernel, constants, Tiles(PRESCALE_ROWS, padded_head_dim(D), 0, 4, 3))
+                name = "mixed_bwd_dkdv" + f"_group{group}" * (group > 1)
+                constants = {"PAD": STRIP_PAD, "GROUP": group}
+                launches.append((name, mixed_bwd_dkdv_kernel, constants, key_tiles(D, group, dtype, limit)))
+            launches.append(("mixed_bwd_dq", mixed_bwd_dq_kernel, {}, query_tiles(D, dtype, limit)))
+            for name, kernel, constants, tiles in launches:
+                yield Case(name, kernel, head | constants | {"BM": tiles.rows, "BN": tiles.columns}, tiles, dtype)
+            width = padded_head_dim(D)
+            constants = {"D": D, "BN": width, "BT": PRESCALE_ROWS}
+            yield Case("prescale", prescale_kernel, constants, Tiles(PRESCALE_ROWS, width, 0, 4, 3), dtype)
 
 
 def compile_case(case: Case, arch: int) -> Any:
@@ -218,12 +222,14 @@ def _argument_type(name: str, case: Case) -> str:
         return "fp32"
     if name in FLOATS:
         return "fp32"
-    return POINTERS.get(name) or ("*bf16" if name in VALUES else "i32")
+    dtype = case.dtype if name in VALUES else static_dtype(case.dtype) if name in STATIC_VALUES else None
+    return POINTERS.get(name) or ("i32" if dtype is None else f"*{SHORT_NAMES[dtype]}")
 
 
 def _configuration(case: Case) -> str:
     t = case.tiles
-    return f"D{case.constants['D']} {t.rows}x{t.columns}x{t.depth} w{t.num_warps} s{t.num_stages}"
+    shape = f"{t.rows}x{t.columns}x{t.depth} w{t.num_warps} s{t.num_stages}"
+    return f"{SHORT_NAMES[case.dtype]} D{case.constants['D']} {shape}"
 
 
 def _is_matrix(opcode: str) -> bool:

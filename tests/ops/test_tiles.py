@@ -6,15 +6,22 @@ import pytest
 import torch
 
 from saf_titan.ops.tiles import (
-    ATTENTION_TILES,
-    BACKWARD_TILES,
+    BACKWARD_TILES_FP32,
+    FORWARD_TILES,
+    FORWARD_TILES_FP32,
+    KEY_TILES,
+    QUERY_TILES,
     STRIP_PAD,
     TIME_MULTIPLE,
     TOEPLITZ_TILES,
-    attention_tiles,
+    TOEPLITZ_TILES_FP32,
+    forward_tiles,
+    head_tiles,
+    key_tiles,
     largest_offset,
     padded_head_dim,
     padded_time,
+    query_tiles,
     static_dtype,
     strip_length,
     toeplitz_tiles,
@@ -22,31 +29,47 @@ from saf_titan.ops.tiles import (
 
 # bytes of shared memory a program may use: sm_75, sm_86, sm_80, sm_90
 LIMITS = (65_536, 101_376, 166_912, 232_448)
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize("element_bytes", [2, 4])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columns", [16, 64, 256, 4096])
-def test_toeplitz_tiles_fit_every_card(limit: int, element_bytes: int, columns: int) -> None:
-    tiles = toeplitz_tiles(columns, element_bytes, limit)
-    assert tiles.shared_bytes(element_bytes) <= limit
+def test_toeplitz_tiles_fit_every_card(limit: int, dtype: torch.dtype, columns: int) -> None:
+    tiles = toeplitz_tiles(columns, dtype, limit)
+    assert tiles.shared_bytes(static_dtype(dtype).itemsize) <= limit
     assert tiles.columns <= max(64, columns)
 
 
-@pytest.mark.parametrize("candidates", [ATTENTION_TILES, BACKWARD_TILES], ids=["forward", "backward"])
-def test_attention_tiles_shrink_with_the_card(candidates: tuple) -> None:
-    large, small = (attention_tiles(candidates, 64, 2, limit) for limit in (LIMITS[-1], 30_000))
-    assert large == candidates[0]
-    assert small == candidates[-1]
+def test_attention_tiles_shrink_with_the_card() -> None:
+    for choose, candidates in (
+        (forward_tiles, FORWARD_TILES),
+        (lambda *rest: key_tiles(64, 1, *rest[1:]), KEY_TILES),
+        (query_tiles, QUERY_TILES),
+    ):
+        large, small = (choose(64, torch.bfloat16, limit) for limit in (LIMITS[-1], 30_000))
+        assert large == candidates[0]
+        assert small == candidates[-1]
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("D", [16, 64, 96, 128])
+def test_attention_tiles_have_the_shapes_their_loops_need(limit: int, dtype: torch.dtype, D: int) -> None:
+    forward = forward_tiles(D, dtype, limit)
+    assert forward.rows % forward.columns == 0
+    for tiles in (forward, key_tiles(D, 1, dtype, limit), key_tiles(D, 4, dtype, limit), query_tiles(D, dtype, limit)):
+        assert TIME_MULTIPLE % tiles.rows == TIME_MULTIPLE % tiles.columns == 0
 
 
 def test_large_cards_read_each_weight_once_for_four_sequences() -> None:
-    assert toeplitz_tiles(4 * 64, 2, LIMITS[-1]).columns == 256
-    assert toeplitz_tiles(64, 2, LIMITS[-1]).columns == 64
+    assert toeplitz_tiles(4 * 64, torch.bfloat16, LIMITS[-1]).columns == 256
+    assert toeplitz_tiles(64, torch.bfloat16, LIMITS[-1]).columns == 64
 
 
 def test_every_tile_divides_the_padding() -> None:
-    for tiles in (*TOEPLITZ_TILES, *ATTENTION_TILES, *BACKWARD_TILES):
+    attention = (*FORWARD_TILES, *KEY_TILES, *QUERY_TILES, *FORWARD_TILES_FP32, *BACKWARD_TILES_FP32)
+    for tiles in (*TOEPLITZ_TILES, *TOEPLITZ_TILES_FP32, *attention):
         assert TIME_MULTIPLE % tiles.rows == 0
         assert tiles.rows % tiles.depth == 0
         assert max(tiles.rows, tiles.columns) <= STRIP_PAD
@@ -56,6 +79,11 @@ def test_every_tile_divides_the_padding() -> None:
 
 def test_head_dims_are_padded_to_powers_of_two() -> None:
     assert [padded_head_dim(D) for D in (1, 16, 40, 64, 96, 128)] == [16, 16, 64, 64, 128, 128]
+
+
+def test_a_head_of_96_takes_less_than_one_of_128() -> None:
+    assert [sum(head_tiles(D)) for D in (16, 40, 64, 65, 80, 96, 97, 128)] == [16, 64, 64, 96, 96, 96, 128, 128]
+    assert head_tiles(64) == (64, 0)
 
 
 def test_scaled_values_keep_the_exponents_of_fp32() -> None:

@@ -14,14 +14,7 @@ from saf_titan.ops.mixed_attention.cpu import cpu_backward, cpu_forward
 from saf_titan.ops.mixed_attention.heads import Heads
 from saf_titan.ops.operators import define_gradient, define_operator
 from saf_titan.ops.pattern import StaticPattern
-from saf_titan.ops.tiles import (
-    ATTENTION_TILES,
-    Tiles,
-    attention_tiles,
-    backward_tiles,
-    shared_memory_limit,
-    static_dtype,
-)
+from saf_titan.ops.tiles import Tiles, forward_tiles, key_tiles, query_tiles, shared_memory_limit
 
 
 def mixed_attention_fused(
@@ -42,14 +35,12 @@ def _on_gpu(v_BTKD: Tensor) -> bool:
 
 
 def _forward_tiles(v_BTKD: Tensor) -> Tiles:
-    # the operands of static heads are as wide as those of live ones, or wider
-    element_bytes = static_dtype(v_BTKD.dtype).itemsize
-    return attention_tiles(ATTENTION_TILES, v_BTKD.shape[-1], element_bytes, shared_memory_limit(v_BTKD.device))
+    return forward_tiles(v_BTKD.shape[-1], v_BTKD.dtype, shared_memory_limit(v_BTKD.device))
 
 
-def _backward_tiles(v_BTKD: Tensor, heads: Heads) -> Tiles:
-    group, element_bytes = heads.num_heads // v_BTKD.shape[2], static_dtype(v_BTKD.dtype).itemsize
-    return backward_tiles(v_BTKD.shape[-1], group, element_bytes, shared_memory_limit(v_BTKD.device))
+def _backward_tiles(v_BTKD: Tensor, heads: Heads) -> tuple[Tiles, Tiles]:
+    D, dtype, limit = v_BTKD.shape[-1], v_BTKD.dtype, shared_memory_limit(v_BTKD.device)
+    return key_tiles(D, heads.num_heads // v_BTKD.shape[2], dtype, limit), query_tiles(D, dtype, limit)
 
 
 def _kernel(

@@ -22,8 +22,15 @@ from torch import Tensor
 
 from saf_titan.ops.mixed_attention.heads import Heads, compact_kv_index
 from saf_titan.ops.pattern import StaticPattern
-from saf_titan.ops.static_mix.triton import find_block, in_documents, load_rows, make_strip, prescale, row_blocks
-from saf_titan.ops.tiles import STRIP_PAD, Tiles, dot_precision, padded_head_dim
+from saf_titan.ops.static_mix.triton import (
+    find_block,
+    in_documents,
+    load_rows,
+    make_strip,
+    prescale_heads,
+    row_blocks,
+)
+from saf_titan.ops.tiles import STRIP_PAD, Tiles, dot_precision, head_tiles
 
 LOG2_E = math.log2(math.e)
 
@@ -39,6 +46,7 @@ def fused_forward(
     cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Output (B, T, H, D), contiguous, and the base-2 log-sum-exp of the live rows, fp32 (B, U, T)."""
+    assert tiles.rows % tiles.columns == 0
     B, T, num_kv, D = v_BTKD.shape
     H, U = heads.num_heads, heads.live_U.shape[0]
     group = H // num_kv
@@ -46,9 +54,8 @@ def fused_forward(
     lse_BUT = torch.empty(B, U, T, dtype=torch.float32, device=v_BTKD.device)
     pattern, cu_seqlens = in_documents(pattern, T, cu_seqlens)
     strip, reach_S = make_strip(pattern, T, v_BTKD.dtype)
-    DP = padded_head_dim(D)
-    # the last head of the stack may read past its own columns, up to the padded head dim
-    xs_STN = prescale(v_BTKD, pattern.scale_HT, heads.static_S // group, column_multiple=DP, extra_columns=DP - D)
+    DL, DH = head_tiles(D)
+    xs_STN = prescale_heads(v_BTKD, pattern.scale_HT, heads.static_S // group)
     k_index_U = compact_kv_index(heads.live_U // group, num_kv, k_BTKD.shape[2])
     blocks, num_blocks = row_blocks(T, tiles.rows, cu_seqlens)
     mixed_fwd_kernel[(num_blocks * B * H,)](
@@ -56,10 +63,14 @@ def fused_forward(
         pattern.inv_z_HT, blocks, scale * LOG2_E, B, T, H, U, group, strip.shape[2], xs_STN.shape[1], xs_STN.shape[2],
         pattern.inv_z_HT.stride(0),
         *q_BTUD.stride(), *k_BTKD.stride(), *v_BTKD.stride(),
-        D=D, DP=DP, BM=tiles.rows, BN=tiles.columns, PAD=STRIP_PAD, PRECISION=dot_precision(v_BTKD.dtype),
-        num_warps=tiles.num_warps, num_stages=tiles.num_stages,
+        D=D, DL=DL, DH=DH, PAD=STRIP_PAD, PRECISION=dot_precision(v_BTKD.dtype), **launch_options(tiles),
     )  # fmt: skip
     return y_BTHD, lse_BUT
+
+
+def launch_options(tiles: Tiles) -> dict[str, int]:
+    """What an attention kernel takes from its tiles."""
+    return {"BM": tiles.rows, "BN": tiles.columns, "num_warps": tiles.num_warps, "num_stages": tiles.num_stages}
 
 
 @triton.jit
@@ -68,7 +79,8 @@ def mixed_fwd_kernel(
     stride_z,
     stride_qb, stride_qt, stride_qh, stride_qd, stride_kb, stride_kt, stride_kh, stride_kd,
     stride_vb, stride_vt, stride_vh, stride_vd,
-    D: tl.constexpr, DP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PAD: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, DL: tl.constexpr, DH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PAD: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     # the row blocks with the longest loops start first
     i_block, num_blocks = tl.program_id(0) // (B * H), tl.num_programs(0) // (B * H)
@@ -76,69 +88,85 @@ def mixed_fwd_kernel(
     i_b = (tl.program_id(0) // H % B).to(tl.int64)
     i_h = (tl.program_id(0) % H).to(tl.int64)
     i_slot = tl.load(slot + i_h)
-    o_m = i_m + tl.arange(0, BM)
-    o_n = tl.arange(0, BN)
-    o_d = tl.arange(0, DP)
-    m_m, m_d = o_m < length, o_d < D
-    b_y = tl.full([BM, DP], 0.0, tl.float32)
+    o_a, o_n = tl.arange(0, BM), tl.arange(0, BN)
+    o_m = i_m + o_a
+    m_m = o_m < length
+    # columns of the second tile of a head have an _e, for end
+    o_d, o_e = tl.arange(0, DL), DL + tl.arange(0, DH if DH else DL)
+    m_d, m_e = (o_d < D)[None, :], (o_e < D)[None, :]
+    b_y = tl.full([BM, DL], 0.0, tl.float32)
+    if DH:
+        b_y_e = tl.full([BM, DH], 0.0, tl.float32)
     if i_slot < U:
-        p_q = q + i_b * stride_qb + i_slot * stride_qh + (start + o_m)[:, None] * stride_qt + o_d[None, :] * stride_qd
         i_k = tl.load(k_index + i_slot)
-        # [DP, BN] and [BN, DP]
-        p_k = k + i_b * stride_kb + i_k * stride_kh + (start + o_n)[None, :] * stride_kt + o_d[:, None] * stride_kd
-        p_v = (
-            v
-            + i_b * stride_vb
-            + i_h // group * stride_vh
-            + (start + o_n)[:, None] * stride_vt
-            + o_d[None, :] * stride_vd
-        )
-        b_q = tl.load(p_q, mask=m_m[:, None] & m_d[None, :], other=0.0)
+        p_q = q + i_b * stride_qb + i_slot * stride_qh + (start + o_m)[:, None] * stride_qt
+        p_k = k + i_b * stride_kb + i_k * stride_kh + (start + o_n)[:, None] * stride_kt
+        p_v = v + i_b * stride_vb + i_h // group * stride_vh + (start + o_n)[:, None] * stride_vt
+        b_q = tl.load(p_q + o_d[None, :] * stride_qd, mask=m_m[:, None] & m_d, other=0.0)
+        if DH:
+            b_q_e = tl.load(p_q + o_e[None, :] * stride_qd, mask=m_m[:, None] & m_e, other=0.0)
         b_max = tl.full([BM], float("-inf"), tl.float32)
         b_sum = tl.full([BM], 0.0, tl.float32)
         for _ in tl.range(0, i_m, BN):
-            b_k = tl.load(p_k, mask=m_d[:, None], other=0.0)
-            b_s = tl.dot(b_q, b_k, input_precision=PRECISION) * scale_log2
-            b_new = tl.maximum(b_max, tl.max(b_s, 1))
-            b_p = tl.math.exp2(b_s - b_new[:, None])
-            b_decay = tl.math.exp2(b_max - b_new)
-            b_sum = b_sum * b_decay + tl.sum(b_p, 1)
-            b_v = tl.load(p_v, mask=m_d[None, :], other=0.0)
-            b_y = tl.dot(b_p.to(b_v.dtype), b_v, b_y * b_decay[:, None], input_precision=PRECISION)
-            b_max = b_new
+            b_k = tl.load(p_k + o_d[None, :] * stride_kd, mask=m_d, other=0.0)
+            b_s = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
+            if DH:
+                b_k_e = tl.load(p_k + o_e[None, :] * stride_kd, mask=m_e, other=0.0)
+                b_s = tl.dot(b_q_e, tl.trans(b_k_e), b_s, input_precision=PRECISION)
+            b_p, b_decay, b_max, b_sum = softmax_step(b_s * scale_log2, b_max, b_sum)
+            b_v = tl.load(p_v + o_d[None, :] * stride_vd, mask=m_d, other=0.0)
+            b_y = tl.dot(b_p.to(b_v.dtype), b_v, b_y * b_decay, input_precision=PRECISION)
+            if DH:
+                b_v_e = tl.load(p_v + o_e[None, :] * stride_vd, mask=m_e, other=0.0)
+                b_y_e = tl.dot(b_p.to(b_v.dtype), b_v_e, b_y_e * b_decay, input_precision=PRECISION)
             p_k += BN * stride_kt
             p_v += BN * stride_vt
         # the tiles on the diagonal, and the end of the sequence
         for i_n in tl.range(i_m, i_m + BM, BN, num_stages=1):
-            m_n = i_n + o_n < length
-            b_k = tl.load(p_k, mask=m_d[:, None] & m_n[None, :], other=0.0)
-            b_s = tl.dot(b_q, b_k, input_precision=PRECISION) * scale_log2
-            b_s = tl.where(o_m[:, None] >= (i_n + o_n)[None, :], b_s, float("-inf"))
-            b_new = tl.maximum(b_max, tl.max(b_s, 1))
-            b_p = tl.math.exp2(b_s - b_new[:, None])
-            b_decay = tl.math.exp2(b_max - b_new)
-            b_sum = b_sum * b_decay + tl.sum(b_p, 1)
-            b_v = tl.load(p_v, mask=m_n[:, None] & m_d[None, :], other=0.0)
-            b_y = tl.dot(b_p.to(b_v.dtype), b_v, b_y * b_decay[:, None], input_precision=PRECISION)
-            b_max = b_new
+            m_n = (i_n + o_n < length)[:, None]
+            b_k = tl.load(p_k + o_d[None, :] * stride_kd, mask=m_n & m_d, other=0.0)
+            b_s = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
+            if DH:
+                b_k_e = tl.load(p_k + o_e[None, :] * stride_kd, mask=m_n & m_e, other=0.0)
+                b_s = tl.dot(b_q_e, tl.trans(b_k_e), b_s, input_precision=PRECISION)
+            b_s = tl.where(o_m[:, None] >= (i_n + o_n)[None, :], b_s * scale_log2, float("-inf"))
+            b_p, b_decay, b_max, b_sum = softmax_step(b_s, b_max, b_sum)
+            b_v = tl.load(p_v + o_d[None, :] * stride_vd, mask=m_n & m_d, other=0.0)
+            b_y = tl.dot(b_p.to(b_v.dtype), b_v, b_y * b_decay, input_precision=PRECISION)
+            if DH:
+                b_v_e = tl.load(p_v + o_e[None, :] * stride_vd, mask=m_n & m_e, other=0.0)
+                b_y_e = tl.dot(b_p.to(b_v.dtype), b_v_e, b_y_e * b_decay, input_precision=PRECISION)
             p_k += BN * stride_kt
             p_v += BN * stride_vt
-        b_y = b_y / b_sum[:, None]
+        b_after = 1 / b_sum
         tl.store(lse + (i_b * U + i_slot) * T + start + o_m, b_max + tl.math.log2(b_sum), mask=m_m)
     else:
         i_s = i_slot - U
         # keys run backwards: lag = o_a + o_n + i_n - (BM - 1)
-        o_a = tl.arange(0, BM)
         p_w = strip + i_s * 8 * L + (o_a % 8)[:, None] * L + (PAD - BM + o_a // 8 * 8)[:, None] + o_n[None, :]
         o_key = i_m + BM - 1 - o_n
-        p_x = xs + i_s * rows * columns + (start + o_key)[:, None] * columns + (i_b * D + o_d)[None, :]
+        p_x = xs + i_s * rows * columns + (start + o_key)[:, None] * columns + i_b * D
         for _ in tl.range(0, tl.minimum(i_m + BM, tl.load(reach + i_s) + BM - 1), BN):
             b_w = tl.load(p_w, cache_modifier=".ca")
-            b_x = load_rows(p_x, o_key, length, blocks)
+            b_x = load_rows(p_x + o_d[None, :], o_key, length, blocks is not None)
             b_y = tl.dot(b_w, b_x, b_y, input_precision=PRECISION)
+            if DH:
+                b_x_e = load_rows(p_x + o_e[None, :], o_key, length, blocks is not None)
+                b_y_e = tl.dot(b_w, b_x_e, b_y_e, input_precision=PRECISION)
             p_w += BN
             p_x -= BN * columns
             o_key -= BN
-        b_y = b_y * tl.load(inv_z + i_s * stride_z + start + o_m, mask=m_m, other=0.0)[:, None]
-    p_y = y + ((i_b * T + start + o_m)[:, None] * H + i_h) * D + o_d[None, :]
-    tl.store(p_y, b_y.to(y.dtype.element_ty), mask=m_m[:, None] & m_d[None, :])
+        b_after = tl.load(inv_z + i_s * stride_z + start + o_m, mask=m_m, other=0.0)
+    p_y = y + ((i_b * T + start + o_m)[:, None] * H + i_h) * D
+    tl.store(p_y + o_d[None, :], (b_y * b_after[:, None]).to(y.dtype.element_ty), mask=m_m[:, None] & m_d)
+    if DH:
+        tl.store(p_y + o_e[None, :], (b_y_e * b_after[:, None]).to(y.dtype.element_ty), mask=m_m[:, None] & m_e)
+
+
+@triton.jit
+def softmax_step(b_s, b_max, b_sum):
+    """Probabilities of one more tile of base-2 scores, the factor of what came before, and the new maximum and sum."""
+    b_new = tl.maximum(b_max, tl.max(b_s, 1))
+    b_p = tl.math.exp2(b_s - b_new[:, None])
+    b_decay = tl.math.exp2(b_max - b_new)
+    return b_p, b_decay[:, None], b_new, b_sum * b_decay + tl.sum(b_p, 1)

@@ -23,7 +23,7 @@ from saf_titan.ops.static_mix.naive import mix_head_rows
 from saf_titan.ops.static_mix.planner import check_backend, explain
 from saf_titan.ops.static_mix.running_sum import mix_head_sum
 from saf_titan.ops.static_mix.toeplitz import mix_head_gemm
-from saf_titan.ops.tiles import shared_memory_limit, static_dtype, toeplitz_tiles
+from saf_titan.ops.tiles import shared_memory_limit, toeplitz_tiles
 
 
 def static_mix(
@@ -104,8 +104,7 @@ def _mix_on_gpu(x_BTHD: Tensor, pattern: StaticPattern, transpose: bool, cu_seql
     from saf_titan.ops.static_mix.triton import mix_triton
 
     B, _, H, D = x_BTHD.shape
-    element_bytes = static_dtype(x_BTHD.dtype).itemsize
-    tiles = toeplitz_tiles(B * D, element_bytes, shared_memory_limit(x_BTHD.device))
+    tiles = toeplitz_tiles(B * D, x_BTHD.dtype, shared_memory_limit(x_BTHD.device))
     return mix_triton(x_BTHD, pattern, torch.arange(H, device=x_BTHD.device), transpose, tiles, cu_seqlens)
 
 

@@ -26,6 +26,7 @@ from saf_titan.ops.tiles import (
     STRIP_PAD,
     Tiles,
     dot_precision,
+    head_tiles,
     padded_head_dim,
     padded_time,
     static_dtype,
@@ -119,6 +120,13 @@ def prescale(
     return xs_STN
 
 
+def prescale_heads(x_BTKD: Tensor, scale_ST: Tensor, kv_index_S: Tensor) -> Tensor:
+    """`prescale` for kernels that go head by head: whole tiles of the last head may be read."""
+    D = x_BTKD.shape[3]
+    width = sum(head_tiles(D))
+    return prescale(x_BTKD, scale_ST, kv_index_S, column_multiple=width, extra_columns=width - D)
+
+
 @triton.jit
 def find_block(blocks, i_block, i_first, T):
     """Start and length of the document that a block of rows belongs to, and the first row of the block in it."""
@@ -132,9 +140,9 @@ def find_block(blocks, i_block, i_first, T):
 
 
 @triton.jit
-def load_rows(p_x, o_t, length, blocks):
-    """Scaled values of the rows o_t; none of the next document, of which no weight is zero in a transposed product."""
-    return tl.load(p_x) if blocks is None else tl.load(p_x, mask=(o_t < length)[:, None], other=0.0)
+def load_rows(p_x, o_t, length, MASKED: tl.constexpr):
+    """Scaled values of the rows o_t; without a mask where the zeros behind a sequence are as long as a tile."""
+    return tl.load(p_x, mask=(o_t < length)[:, None], other=0.0) if MASKED else tl.load(p_x)
 
 
 @triton.jit
@@ -189,7 +197,7 @@ def toeplitz_mm_kernel(
         # [BM, BK], through L1: neighbouring rows overlap
         b_w = tl.load(p_w, cache_modifier=".ca")
         # [BK, BN]
-        b_x = load_rows(p_x, o_key, length, blocks)
+        b_x = load_rows(p_x, o_key, length, blocks is not None)
         b_y = tl.dot(b_w, b_x, b_y, input_precision=PRECISION)
         p_w += BK
         p_x += step * columns
