@@ -35,8 +35,8 @@ class Tiles(NamedTuple):
 # bytes of shared memory that a program may use on sm_90, the first cards whose matrix instructions read it themselves
 HOPPER_SHARED = 232_448
 
-# First choice first; the last fits the smallest card that Triton supports (64 KiB). All are choices of
-# `scripts/bench/ahead_of_time.py`: no spill inside a loop, and no warp that repeats the work of another.
+# First choice first; the last fits the smallest cards. Chosen by what `scripts/bench/ahead_of_time.py` shows: no spill
+# inside a loop, and no warp that repeats the work of another.
 TOEPLITZ_TILES = (
     Tiles(128, 256, 64, 8, 4),
     Tiles(256, 128, 64, 8, 4),
@@ -60,8 +60,12 @@ QUERY_TILES = (
     Tiles(64, 64, 64, 4, 2),
     Tiles(64, 32, 32, 4, 2),
 )
-# Operands of 32 bits. Exact fp32 products have no matrix instructions, and a thread unrolls its share of a tile: for
-# heads up to 64 wide, and for wider ones.
+# fp16: a product of static heads is three TF32 products of operands that are split in registers, best in thin slices.
+# For most heads; for wide ones before Hopper; of keys also for groups.
+FORWARD_TILES_FP16 = (Tiles(128, 32, 32, 8, 2), Tiles(64, 32, 32, 4, 2))
+KEY_TILES_FP16 = (Tiles(32, 128, 32, 8, 2), Tiles(32, 64, 32, 4, 2), Tiles(16, 128, 16, 8, 2))
+# fp32: exact products have no matrix instructions, and a thread unrolls its share of a tile. For heads up to 64 wide,
+# and for wider ones. The Toeplitz product has the same ones for fp16.
 TOEPLITZ_TILES_FP32 = (
     Tiles(128, 128, 16, 8, 2),
     Tiles(128, 64, 16, 8, 2),
@@ -85,6 +89,8 @@ def forward_tiles(head_dim: int, dtype: torch.dtype, shared_limit: int) -> Tiles
     """Tiles of the forward kernel; rows are a multiple of columns."""
     if dtype == torch.float32:
         return FORWARD_TILES_FP32[head_dim > 64]
+    if dtype == torch.float16:
+        return FORWARD_TILES_FP16[head_dim > 96 and shared_limit < HOPPER_SHARED]
     return _first_fitting(FORWARD_TILES, head_dim, dtype, shared_limit)
 
 
@@ -92,13 +98,15 @@ def key_tiles(head_dim: int, group: int, dtype: torch.dtype, shared_limit: int) 
     """Tiles of the kernel of dK and dV for `group` query heads to a kv head."""
     if dtype == torch.float32:
         return BACKWARD_TILES_FP32[head_dim > 64]
+    # operands pass through registers: too few for a wide head, and for a loop over a group
+    through_registers = shared_limit < HOPPER_SHARED
+    if dtype == torch.float16:
+        return KEY_TILES_FP16[2 if group > 1 else head_dim > 96 and through_registers]
     candidates: tuple[Tiles, ...] = KEY_TILES
-    if shared_limit < HOPPER_SHARED:
-        # operands pass through registers: too few for a wide head, and for a loop over a group
-        if head_dim > 96:
-            candidates = KEY_TILES[1:]
-        elif head_dim <= 64 and group > 1:
-            candidates = KEY_TILES[2:]
+    if through_registers and head_dim > 96:
+        candidates = KEY_TILES[1:]
+    elif through_registers and head_dim <= 64 and group > 1:
+        candidates = KEY_TILES[2:]
     return _first_fitting(candidates, head_dim, dtype, shared_limit, by_column=True)
 
 

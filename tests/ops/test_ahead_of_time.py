@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 import ahead_of_time
@@ -18,9 +19,9 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
 
 
-def find_case(name: str, arch: int) -> ahead_of_time.Case:
+def find_case(name: str, arch: int, dtype: torch.dtype = torch.bfloat16) -> ahead_of_time.Case:
     """The first configuration of a kernel on an architecture."""
-    return next(case for case in ahead_of_time.cases(arch) if case.name == name)
+    return next(case for case in ahead_of_time.cases(arch) if case.name == name and case.dtype == dtype)
 
 
 @pytest.mark.parametrize("arch", ahead_of_time.ARCHITECTURES)
@@ -46,3 +47,21 @@ def test_static_heads_of_a_fused_kernel_compute_no_exponential(name: str) -> Non
 def test_loops_over_grouped_heads_do_not_spill(arch: int) -> None:
     report = ahead_of_time.report(find_case("mixed_bwd_dkdv_group4", arch), arch)
     assert report.static_loop["spill"] == report.live_loop["spill"] == 0
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("name", ["mixed_fwd", "mixed_bwd_dkdv", "mixed_bwd_dq"])
+def test_no_warp_repeats_the_work_of_another(name: str, arch: int) -> None:
+    # more warps than a tile has rows of matrix instructions compute the same probabilities
+    case = find_case(name, arch)
+    exponentials = ahead_of_time.report(case, arch).live_loop["exponential"] * 32 * case.tiles.num_warps
+    probabilities = case.tiles.rows * case.tiles.columns
+    # the forward has two more a row and thread, for the maximum
+    assert probabilities <= exponentials < 1.1 * probabilities
+
+
+@pytest.mark.parametrize(
+    "name", ["toeplitz_mm", "mixed_fwd", "mixed_bwd_dkdv", "mixed_bwd_dkdv_group4", "mixed_bwd_dq"]
+)
+def test_exact_products_keep_to_their_registers(name: str) -> None:
+    assert ahead_of_time.report(find_case(name, 90, torch.float32), 90).spilled_bytes <= 32

@@ -8,8 +8,10 @@ import torch
 from saf_titan.ops.tiles import (
     BACKWARD_TILES_FP32,
     FORWARD_TILES,
+    FORWARD_TILES_FP16,
     FORWARD_TILES_FP32,
     KEY_TILES,
+    KEY_TILES_FP16,
     QUERY_TILES,
     STRIP_PAD,
     TIME_MULTIPLE,
@@ -68,7 +70,8 @@ def test_large_cards_read_each_weight_once_for_four_sequences() -> None:
 
 
 def test_every_tile_divides_the_padding() -> None:
-    attention = (*FORWARD_TILES, *KEY_TILES, *QUERY_TILES, *FORWARD_TILES_FP32, *BACKWARD_TILES_FP32)
+    attention = (*FORWARD_TILES, *KEY_TILES, *QUERY_TILES, *FORWARD_TILES_FP16, *KEY_TILES_FP16)
+    attention += (*FORWARD_TILES_FP32, *BACKWARD_TILES_FP32)
     for tiles in (*TOEPLITZ_TILES, *TOEPLITZ_TILES_FP32, *attention):
         assert TIME_MULTIPLE % tiles.rows == 0
         assert tiles.rows % tiles.depth == 0
