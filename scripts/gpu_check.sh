@@ -22,6 +22,6 @@ part() {
 }
 part scripts/bench/gpu_correctness.py --out "$out/check.json"
 part scripts/bench/run.py --suite gpu --device cuda --checked "$out/check.json" --budget-minutes 4.5 --out "$out/gpu.json"
-part scripts/bench/ahead_of_time.py --device --out "$out/kernels.json"
+part scripts/bench/ahead_of_time.py --device --dtypes bf16 --out "$out/kernels.json"
 echo "written to $out"
 exit "$status"

@@ -1,6 +1,6 @@
 """Compile every Triton kernel for sm_80, sm_90 and sm_100 without a GPU and tabulate what the assembler made of it.
 
-    python scripts/bench/ahead_of_time.py [--out kernels.json] [--arch 90 | --device]
+    python scripts/bench/ahead_of_time.py [--out kernels.json] [--arch 90 | --device] [--dtypes bf16]
 
 For each kernel and configuration: registers, bytes spilled, shared memory, and the instructions of the innermost matrix
 loop with the fewest exponentials (the loop of the static heads where the kernel has one) and with the most. The
@@ -265,12 +265,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, help="write the reports as JSON")
     parser.add_argument("--arch", type=int, nargs="+", default=ARCHITECTURES, help="compute capabilities")
+    parser.add_argument("--dtypes", nargs="+", choices=SHORT_NAMES.values(), default=[*SHORT_NAMES.values()])
     parser.add_argument("--device", action="store_true", help="only the capability of the card in this machine")
     arguments = parser.parse_args()
     if arguments.device:
         major, minor = torch.cuda.get_device_capability()
         arguments.arch = [10 * major + minor]
-    reports = [report(case, arch) for arch in arguments.arch for case in cases(arch)]
+    reports = [
+        report(case, arch)
+        for arch in arguments.arch
+        for case in cases(arch)
+        if SHORT_NAMES[case.dtype] in arguments.dtypes
+    ]
     print(f"\n## Kernels as assembled, triton {triton.__version__}\n\n{table(reports)}")
     if arguments.out:
         arguments.out.write_text(json.dumps([r._asdict() for r in reports], indent=1) + "\n")

@@ -21,7 +21,7 @@ from saf_titan.ops.static_mix.band import CARRY_CHUNKS, mix_head_band
 from saf_titan.ops.static_mix.compiled import is_compiled
 from saf_titan.ops.static_mix.fft import mix_head_fft
 from saf_titan.ops.static_mix.op import mix_heads
-from saf_titan.ops.static_mix.planner import BAND_MIN_LENGTH, choose_path
+from saf_titan.ops.static_mix.planner import BAND_MIN_LENGTH, check_backend, choose_path
 from tests.ops.pattern_families import NAMES, make_families
 
 T_FIT = 700
@@ -340,6 +340,17 @@ def test_a_named_backend_never_falls_back() -> None:
         static_mix(v, pattern, backend="fft")
     with pytest.raises(ValueError, match="no backend 'fast'; choose one of auto, fft"):
         static_mix(v, pattern, backend="fast")
+
+
+def test_a_named_backend_needs_its_device() -> None:
+    with pytest.raises(ValueError, match="'triton' needs values on 'cuda', but they are on 'cpu'; use 'auto'"):
+        static_mix(torch.zeros(1, 8, 1, 4), prepare_pattern(torch.zeros(1, 8), torch.zeros(1, 8)), backend="triton")
+    for path in PATHS:
+        with pytest.raises(ValueError, match=f"'{path}' needs values on 'cpu', but they are on 'cuda:1'; use 'auto'"):
+            check_backend(path, torch.device("cuda:1"))
+        check_backend(path, torch.device("cpu"))
+    for backend in ("auto", "naive", "triton"):
+        check_backend(backend, torch.device("cuda"))
 
 
 def test_explain_says_which_path_and_why(fft: str) -> None:

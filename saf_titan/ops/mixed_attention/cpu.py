@@ -59,16 +59,19 @@ def cpu_backward(
     T, num_kv, group = v_BTKD.shape[1], v_BTKD.shape[2], heads.num_heads // v_BTKD.shape[2]
     k_BTUD, v_BTUD = _live_keys_and_values(k_BTKD, v_BTKD, heads)
     dy_BTUD, y_BTUD = (x.index_select(2, heads.live_U) for x in (dy_BTHD, y_BTHD))
-    dq_BTUD, dk_BTUD = (torch.empty(q_BTUD.shape, dtype=x.dtype, device=x.device) for x in (q_BTUD, k_BTKD))
     # every query head has its own gradient of the values; those of a group are added at the end
     dv_BTHD = torch.empty(dy_BTHD.shape, dtype=v_BTKD.dtype, device=v_BTKD.device)
     static = heads.static_S.tolist()
+    documents: list[tuple[Tensor, Tensor]] = []
     for a, b in document_bounds(T, cu_seqlens):
         inputs = _by_head(*(x[:, a:b] for x in (dy_BTUD, q_BTUD, k_BTUD, v_BTUD, y_BTUD)))
         gradients = FLASH_BACKWARD(*inputs, lse_BUT[:, :, a:b], 0.0, True, scale=scale)
-        dq_BTUD[:, a:b], dk_BTUD[:, a:b], dv_BTUD = (g.transpose(1, 2) for g in gradients)
+        dq_BTUD, dk_BTUD, dv_BTUD = (g.transpose(1, 2) for g in gradients)
+        documents.append((dq_BTUD, dk_BTUD))
         dv_BTHD[:, a:b].index_copy_(2, heads.live_U, dv_BTUD)
         mix_heads(dy_BTHD[:, a:b], static, dv_BTHD[:, a:b], static, pattern, transpose=True)
+    # one document is as torch made it: contiguous
+    dq_BTUD, dk_BTUD = (x[0].contiguous() if len(x) == 1 else torch.cat(x, 1) for x in zip(*documents, strict=True))
     if group == 1:
         return dq_BTUD, dk_BTUD, dv_BTHD
     k_index_U = compact_kv_index(heads.live_U // group, num_kv, k_BTKD.shape[2])

@@ -42,9 +42,7 @@ def static_mix(
     Raises ValueError for shapes or a dtype that do not fit, T > T_fit, and a named backend without its certificate.
     """
     check_values(v_BTHD, pattern, cu_seqlens)
-    check_backend(backend)
-    if backend == "triton" and v_BTHD.device.type != "cuda":
-        raise ValueError(f"backend 'triton' needs a GPU, but v is on {v_BTHD.device}; use 'auto'")
+    check_backend(backend, v_BTHD.device)
     return torch.ops.saf_titan.static_mix(v_BTHD, *pattern, cu_seqlens, False, backend)
 
 

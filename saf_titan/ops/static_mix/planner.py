@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
+
 from saf_titan.ops.certificate import ERROR_LIMIT
 from saf_titan.ops.pattern import PATHS, StaticPattern
 from saf_titan.ops.static_mix.compiled import is_compiled
@@ -73,7 +75,10 @@ def choose_path(errors: dict[str, float], T: int, backend: str = "auto", *, comp
     return Choice("gemm", f"fp64 FFT certified to {errors['fft64']:.1e} only")
 
 
-def check_backend(backend: str) -> None:
-    """ValueError for a name that is no backend of static mixing."""
+def check_backend(backend: str, device: torch.device | None = None) -> None:
+    """ValueError for a name that is no backend of static mixing, or of none that runs where the values are."""
     if backend not in BACKENDS:
         raise ValueError(f"static mixing has no backend {backend!r}; choose one of {', '.join(BACKENDS)}")
+    needed = {"triton": "cuda"}.get(backend, "cpu" if backend in PATHS else None)
+    if device is not None and needed is not None and device.type not in (needed, "meta"):
+        raise ValueError(f"backend {backend!r} needs values on {needed!r}, but they are on '{device}'; use 'auto'")
