@@ -308,11 +308,43 @@ mod tests {
 
     #[test]
     fn all_places_can_be_taken() {
-        let mut places = QueryPlaces::new(7, 0.01);
         let mut random = random();
-        let mut taken: Vec<usize> = (0..7).map(|_| places.take(&mut random)).collect();
-        taken.sort_unstable();
-        assert_eq!(taken, [0, 1, 2, 3, 4, 5, 6]);
+        for power_a in [0.01, 1.0, 10.0] {
+            let mut places = QueryPlaces::new(700, power_a);
+            for _ in 0..2 {
+                let mut taken: Vec<usize> = (0..700).map(|_| places.take(&mut random)).collect();
+                taken.sort_unstable();
+                assert!(taken.into_iter().eq(0..700));
+                places.put_back();
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_all_places_has_its_law() {
+        let weights: Vec<f64> = (0..4).map(|g| (g as f64 + 1.0).powf(-0.99)).collect();
+        let mut expected = [0.0; 256];
+        for order in 0..256usize {
+            let places = [order / 64, order / 16 % 4, order / 4 % 4, order % 4];
+            let mut left: f64 = weights.iter().sum();
+            let mut probability = 1.0;
+            for (i, &place) in places.iter().enumerate() {
+                probability *= if places[..i].contains(&place) { 0.0 } else { weights[place] / left };
+                left -= weights[place];
+            }
+            expected[order] = probability;
+        }
+        let mut places = QueryPlaces::new(4, 0.01);
+        let mut random = random();
+        let mut counts = [0u32; 256];
+        let draws = 200_000;
+        for _ in 0..draws {
+            counts[(0..4).fold(0, |order, _| 4 * order + places.take(&mut random))] += 1;
+            places.put_back();
+        }
+        for (order, (&count, expected)) in counts.iter().zip(expected).enumerate() {
+            assert!((f64::from(count) / f64::from(draws) - expected).abs() < 0.004, "{order}");
+        }
     }
 
     #[test]
