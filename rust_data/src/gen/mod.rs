@@ -7,4 +7,5 @@ mod fill;
 pub mod mqar;
 mod mt19937;
 mod random;
+mod without_replacement;
 pub mod zoology;
