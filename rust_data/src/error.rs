@@ -11,8 +11,8 @@ pub enum Error {
     #[error("{0}")]
     Value(String),
     /// One row of an input file that holds no usable text.
-    #[error("{file}: row {row}: {reason} (--on-error skip leaves such rows out and counts them)")]
-    Row { file: String, row: u64, reason: String },
+    #[error("{place}: {reason} (--on-error skip leaves such rows out and counts them)")]
+    Row { place: String, reason: String },
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error("cancelled")]

@@ -16,7 +16,8 @@ import pytest
 
 from rust_data.inspect import main as inspect_main
 from rust_data.tokenize import tokenize
-from tests.rust_data.conftest import EOT, read_all, shard_bytes, write_jsonl, write_parquet
+from rust_data.tokenizer import Tokenizer
+from tests.rust_data.conftest import EOT, read_all, read_split, shard_bytes, write_jsonl, write_parquet
 
 
 def command(*arguments: Any) -> list[str]:
@@ -41,7 +42,7 @@ def bad_jsonl(path: Path) -> None:
     ("name", "write", "first"),
     [
         ("a.parquet", bad_parquet, "row 1: text is null"),
-        ("a.jsonl", bad_jsonl, 'row 2: field "text" is missing or null'),
+        ("a.jsonl", bad_jsonl, 'line 2: field "text" is missing or null'),
     ],
 )
 def test_bad_rows(tmp_path: Path, name: str, write: Any, first: str) -> None:
@@ -59,7 +60,7 @@ def test_bad_rows(tmp_path: Path, name: str, write: Any, first: str) -> None:
     [
         ('{"text": 5}', "invalid type: integer"),
         ('{"text": ["a"]}', "found an array"),
-        ('{"text": "a"', "bad JSON: EOF"),
+        ('{"text": "a"', "bad JSON: EOF while parsing an object at column 12"),
         ('{"text": "a"} x', "trailing characters"),
         ('["text"]', "an object with a string field"),
         ('{"body": "a"}', "missing or null"),
@@ -67,8 +68,14 @@ def test_bad_rows(tmp_path: Path, name: str, write: Any, first: str) -> None:
 )
 def test_bad_json(tmp_path: Path, line: str, reason: str) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "good"}\n\n' + line + "\n")
-    with pytest.raises(ValueError, match=rf"row 3: .*{reason}"):
+    with pytest.raises(ValueError, match=rf"line 3: .*{reason}"):
         tokenize([str(tmp_path / "a.jsonl")], tmp_path / "out")
+
+
+def test_a_byte_order_mark_in_front_of_json_lines_is_no_text(tmp_path: Path, gpt2: Tokenizer) -> None:
+    (tmp_path / "a.jsonl").write_bytes('\ufeff{"text": "one"}\r\n{"text": "\ufefftwo"}\r\n'.encode())
+    tokenize([str(tmp_path / "a.jsonl")], tmp_path / "out")
+    assert gpt2.decode(read_split(tmp_path / "out", "train")) == "one<|endoftext|>\ufefftwo<|endoftext|>"
 
 
 def test_escaped_lone_surrogates_are_text(tmp_path: Path, tiktoken_gpt2: Any) -> None:
@@ -114,7 +121,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
 
 def test_text_that_breaks_off_keeps_what_was_read(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"some words " * 150_000 + b"\xff more")
-    with pytest.raises(ValueError, match=r"a\.txt: row 0: invalid UTF-8 at byte 1650000"):
+    with pytest.raises(ValueError, match=r"a\.txt: invalid UTF-8 at byte 1650000"):
         tokenize([str(tmp_path / "a.txt")], tmp_path / "stop")
     manifest = tokenize([str(tmp_path / "a.txt")], tmp_path / "skip", on_error="skip")
     assert (manifest["sources"][0]["documents"], manifest["sources"][0]["skipped"]) == (1, 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rust_data.inspect import check_shard
@@ -48,7 +49,9 @@ def test_val_that_takes_everything_is_refused(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", ["one two three"])
     with pytest.raises(ValueError, match="--val-tokens 100 takes the whole corpus of 4 tokens"):
         tokenize([str(source)], tmp_path / "out", val_tokens=100)
-    assert not (tmp_path / "out" / "manifest.json").exists()
+    # nothing is in the way of the next try
+    assert not list((tmp_path / "out").iterdir())
+    assert tokenize([str(source)], tmp_path / "out", val_tokens=0)["splits"]["train"]["tokens"] == 4
 
 
 def test_one_end_of_text_a_document(tmp_path: Path, gpt2: Tokenizer) -> None:
@@ -135,12 +138,17 @@ def test_folders_and_globs(tmp_path: Path) -> None:
 def test_wrong_settings_are_named(tmp_path: Path) -> None:
     source = str(write_parquet(tmp_path / "a.parquet", ["text"]))
     (tmp_path / "a.csv").write_text("text")
+    numbers = str(tmp_path / "numbers.parquet")
+    pq.write_table(pa.table({"text": [1], "body": ["a"], "words": [["a"]]}), numbers)
+    pq.write_table(pa.table({"text": [1]}), tmp_path / "only_numbers.parquet")
     cases: list[tuple[list[str], dict[str, Any], str]] = [
         ([str(tmp_path / "none.parquet")], {}, "none.parquet: no such file"),
         ([str(tmp_path / "*.arrow")], {}, "holds no input file"),
         ([str(tmp_path / "a.csv")], {}, "a.csv: unknown kind of file, expected .parquet"),
         ([source, source], {}, "given more than once"),
-        ([source], {"column": "body"}, 'no column "body"; --column can be one of text'),
+        ([source], {"column": "body"}, 'no column "body" holds one text a row; --column can be one of text$'),
+        ([numbers], {}, 'no column "text" holds one text a row; --column can be one of body$'),
+        ([str(tmp_path / "only_numbers.parquet")], {}, 'no column "text" holds one text a row; no column does$'),
         ([source], {"shard_tokens": 0}, "--shard-tokens 0: must be in 1"),
         ([source], {"shard_tokens": 2**31}, "--shard-tokens 2147483648: must be in"),
         ([source], {"part": (2, 2)}, "--part 2/2"),

@@ -13,6 +13,8 @@ use super::{push_pieces, Batch, Rows};
 use crate::error::{Error, Result};
 use crate::text::utf8::from_utf8;
 
+const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
+
 pub struct JsonLines {
     stream: Stream,
     path: PathBuf,
@@ -47,6 +49,10 @@ impl JsonLines {
         let mut limited = (&mut self.stream.reader).take(self.max_line_bytes + 1);
         let read = limited.read_until(b'\n', &mut self.line).map_err(Error::io(&self.path))?;
         self.row += u64::from(read > 0);
+        // some editors put a byte order mark in front of a file
+        if self.row == 1 && self.line.starts_with(BYTE_ORDER_MARK) {
+            self.line.drain(..BYTE_ORDER_MARK.len());
+        }
         if self.line.len() as u64 > self.max_line_bytes {
             self.discard_line()?;
         }
@@ -72,11 +78,15 @@ impl JsonLines {
         if self.line.len() as u64 > self.max_line_bytes {
             return Err(format!("line longer than {} MiB, the most that --memory allows", self.max_line_bytes >> 20));
         }
-        let line = from_utf8(&self.line).map_err(|e| format!("invalid UTF-8 at byte {}", e.valid_up_to()))?;
+        let line =
+            from_utf8(self.line.trim_ascii_end()).map_err(|e| format!("invalid UTF-8 at byte {}", e.valid_up_to()))?;
         let mut deserializer = serde_json::Deserializer::from_str(line);
         let field =
             Field(&self.column).deserialize(&mut deserializer).and_then(|text| deserializer.end().map(|()| text));
-        match field.map_err(|error| format!("bad JSON: {error}"))? {
+        // a line of ours is all that the parser sees
+        let describe =
+            |error: serde_json::Error| format!("bad JSON: {error}").replace(" at line 1 column", " at column");
+        match field.map_err(describe)? {
             Some(bytes) => Ok(replace_surrogates(bytes)),
             None => Err(format!("field {:?} is missing or null", self.column)),
         }

@@ -10,6 +10,7 @@ use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::serialized_reader::SerializedPageReader;
+use parquet::schema::types::ColumnDescPtr;
 
 use super::sources::Source;
 use super::{push_pieces, Batch, Rows};
@@ -30,14 +31,21 @@ impl Footer {
         let file = File::open(path).map_err(Error::io(path))?;
         let metadata = ParquetMetaDataReader::new().parse_and_finish(&file).map_err(|error| broken(path, &error))?;
         let schema = metadata.file_metadata().schema_descr();
-        let names = || schema.columns().iter().map(|leaf| leaf.path().string()).collect::<Vec<_>>().join(", ");
-        let index = schema.columns().iter().position(|leaf| leaf.path().string() == column).ok_or_else(|| {
-            Error::value(format!("{}: no column {column:?}; --column can be one of {}", path.display(), names()))
-        })?;
-        if schema.column(index).physical_type() != Type::BYTE_ARRAY || schema.column(index).max_rep_level() > 0 {
-            return Err(Error::value(format!("{}: column {column:?} does not hold one text a row", path.display())));
+        let columns = schema.columns();
+        let holds_text = |leaf: &ColumnDescPtr| leaf.physical_type() == Type::BYTE_ARRAY && leaf.max_rep_level() == 0;
+        let refuse = |fault: String| {
+            let names: Vec<_> =
+                columns.iter().filter(|leaf| holds_text(leaf)).map(|leaf| leaf.path().string()).collect();
+            let remedy = match names.is_empty() {
+                true => "no column does".to_owned(),
+                false => format!("--column can be one of {}", names.join(", ")),
+            };
+            Error::value(format!("{}: {fault}; {remedy}", path.display()))
+        };
+        match columns.iter().position(|leaf| leaf.path().string() == column) {
+            Some(index) if holds_text(&columns[index]) => Ok(Self { metadata, column: index }),
+            _ => Err(refuse(format!("no column {column:?} holds one text a row"))),
         }
-        Ok(Self { metadata, column: index })
     }
 
     pub fn num_row_groups(&self) -> usize {

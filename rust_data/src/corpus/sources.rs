@@ -30,10 +30,12 @@ pub struct Source {
 
 impl Source {
     /// How a person finds a row of this file.
-    pub fn row_number(&self, row: u64) -> u64 {
+    pub fn place_of(&self, row: u64) -> String {
+        let file = self.path.display();
         match self.format {
-            Format::JsonLines(_) => row + 1,
-            Format::Parquet | Format::Text(_) => row,
+            Format::JsonLines(_) => format!("{file}: line {}", row + 1),
+            Format::Parquet => format!("{file}: row {row}"),
+            Format::Text(_) => file.to_string(),
         }
     }
 }

@@ -147,9 +147,7 @@ impl<T: Id> Sink<T> {
     /// Counts a row without usable text, or stops the job with it.
     fn reject(&mut self, source: usize, bad: &Rejected) -> Result<()> {
         if self.on_error == OnError::Stop {
-            let file = self.sources[source].path.display().to_string();
-            let row = self.sources[source].row_number(bad.row);
-            return Err(Error::Row { file, row, reason: bad.reason.clone() });
+            return Err(Error::Row { place: self.sources[source].place_of(bad.row), reason: bad.reason.clone() });
         }
         self.journal.sources[source].skipped += 1;
         Progress::add(&self.progress.skipped, 1);
@@ -182,7 +180,8 @@ impl<T: Id> Sink<T> {
         self.journal.sources[source].sha256 = sha256;
     }
 
-    /// Closes the last shard; the splits and sources of the whole job.
+    /// Closes the last shard; the splits and sources of the whole job. Nothing is left of a corpus without
+    /// a token to train on.
     pub fn finish(mut self) -> Result<(Splits, Vec<SourceInfo>)> {
         if let Some(shuffle) = self.shuffle.take() {
             shuffle.drain(&mut self.writer)?;
@@ -192,8 +191,10 @@ impl<T: Id> Sink<T> {
         let (asked, Splits { train, val }) = (self.journal.settings.val_tokens, &self.journal.splits);
         if train.tokens == 0 && val.tokens > 0 {
             let val = val.tokens;
+            std::fs::remove_file(&self.journal_path).map_err(Error::io(&self.journal_path))?;
+            self.writer.remove_shards()?;
             return Err(Error::value(format!(
-                "--val-tokens {asked} takes the whole corpus of {val} tokens; delete the output folder and ask for less"
+                "--val-tokens {asked} takes the whole corpus of {val} tokens; ask for less, or for 0"
             )));
         }
         Ok((self.journal.splits, self.journal.sources))

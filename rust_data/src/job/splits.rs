@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::bpe::encoder::Model;
 use crate::bpe::id::Id;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::shards::manifest::Splits;
 use crate::shards::writer::ShardWriter;
 
@@ -34,6 +34,15 @@ impl<T: Id> SplitWriter<T> {
 
     pub fn splits(&self) -> &Splits {
         &self.splits
+    }
+
+    /// Deletes the complete shards.
+    pub fn remove_shards(self) -> Result<()> {
+        for shard in self.splits.val.shards.iter().chain(&self.splits.train.shards) {
+            let path = self.directory.join(&shard.file);
+            std::fs::remove_file(&path).map_err(Error::io(&path))?;
+        }
+        Ok(())
     }
 
     /// Writes what fits into the current shard and says how much; nothing fits into a full one.
