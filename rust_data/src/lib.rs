@@ -13,3 +13,4 @@ pub mod shards;
 pub mod simd;
 pub mod static_mix;
 pub mod text;
+mod threads;

@@ -2,6 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use crate::threads::on_threads;
+
 /// Rows that a thread takes at a time.
 const CHUNK_ROWS: usize = 256;
 
@@ -17,17 +19,9 @@ pub fn for_chunks(
     let chunks = a.chunks_mut(CHUNK_ROWS * widths.0).zip(b.chunks_mut(CHUNK_ROWS * widths.1));
     let queue = Mutex::new((first_row..).step_by(CHUNK_ROWS).zip(chunks));
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let drain = || {
+    on_threads(threads, || {
         while let Some((row, (a, b))) = next() {
             work(row, a, b);
-        }
-    };
-    if threads <= 1 {
-        return drain();
-    }
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(drain);
         }
     });
 }

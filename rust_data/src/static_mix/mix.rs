@@ -8,6 +8,7 @@ use super::plan::Plan;
 use super::tensor::{Element, Source, Target};
 use crate::error::{Error, Result};
 use crate::simd::{Kernel, Level, Simd, FLOATS};
+use crate::threads::on_threads;
 
 /// Channels that share a pass: a real and an imaginary part a lane.
 const CHANNELS: usize = 2 * FLOATS;
@@ -75,16 +76,7 @@ impl Mixer<'_> {
             }
         };
         let threads = threads.min(num_tasks).min(num_tasks * plan.size / POSITIONS_A_THREAD);
-        if threads <= 1 {
-            drain();
-        } else {
-            std::thread::scope(|scope| {
-                for _ in 1..threads {
-                    scope.spawn(drain);
-                }
-                drain();
-            });
-        }
+        on_threads(threads, drain);
         Ok(())
     }
 
