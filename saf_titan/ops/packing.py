@@ -1,15 +1,18 @@
 """Packed documents: several sequences one after the other in a batch of one, given by their cumulative lengths.
 
-Code on a CPU reads the bounds and goes from document to document. Kernels on a GPU get a table of blocks that is made
-where the bounds are, so that nothing waits for the device. Shapes: T time, N documents, W blocks.
+Code on a CPU reads the bounds and goes from document to document. Kernels on a GPU get tables that are made on it, so
+that nothing waits for the bounds.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import MutableMapping
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 
 def check_packing(x_BTHD: Tensor, cu_seqlens: Tensor) -> None:
@@ -39,34 +42,63 @@ def document_bounds(T: int, cu_seqlens: Tensor | None) -> list[tuple[int, int]]:
     return [(start, stop) for start, stop in pairs if start < stop]
 
 
-def check_on_device(T: int, longest: int, cu_seqlens: Tensor) -> None:
-    """Have the device assert that cu_seqlens rises from 0 to T in steps of at most `longest`; waits for nothing."""
-    length_N = cu_seqlens.diff()
-    ends = (cu_seqlens[0] == 0) & (cu_seqlens[-1] == T)
-    message = f"cu_seqlens must rise from 0 to T={T} in documents of at most T_fit={longest}"
-    torch._assert_async(ends & ((length_N >= 0) & (length_N <= longest)).all(), message)
+def for_kernels(T: int, longest: int, cu_seqlens: Tensor, device: torch.device) -> DocumentTables:
+    """What kernels need of documents, made at the first call for these bounds: the layers of a model share it.
 
-
-def positions(T: int, cu_seqlens: Tensor) -> Tensor:
-    """Position of each row in its own document, (T,)."""
-    row_T = torch.arange(T, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
-    return row_T - cu_seqlens[torch.searchsorted(cu_seqlens, row_T, right=True) - 1]
-
-
-def document_blocks(T: int, cu_seqlens: Tensor, rows: int, ascending: bool = False) -> Tensor:
-    """Blocks of at most `rows` rows that cover each document, int32 (W, 3): start and length of it, first row in it.
-
-    The blocks that have the most rows of their document before them come first, or the most after them if ascending.
-    W = T // rows + N whatever the lengths; what is too many has length 0.
+    The device asserts that the bounds rise from 0 to T in documents of at most `longest`; nothing waits for it.
     """
-    length_N = cu_seqlens.diff()
-    stop_N = ((length_N + rows - 1) // rows).cumsum(0)
-    block_W = torch.arange(T // rows + length_N.shape[0], device=cu_seqlens.device, dtype=cu_seqlens.dtype)
-    document_W = torch.searchsorted(stop_N, block_W, right=True)
-    is_real_W = document_W < length_N.shape[0]
-    document_W = document_W.where(is_real_W, 0)
-    index_W = block_W - stop_N[document_W] + (length_N[document_W] + rows - 1) // rows
-    blocks_W3 = torch.stack([cu_seqlens[document_W], length_N[document_W], index_W * rows], 1) * is_real_W[:, None]
-    _, length_W, first_W = blocks_W3.unbind(1)
-    order_W = (length_W - first_W if ascending else first_W + is_real_W).argsort(descending=True, stable=True)
-    return blocks_W3[order_W].to(torch.int32)
+    # a graph that is replayed must make its tables anew; tensors of inference mode do not say when they change
+    is_capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if is_capturing or cu_seqlens.is_inference():
+        return DocumentTables(T, longest, cu_seqlens, device)
+    key = (T, longest, device, cu_seqlens._version)
+    known = _TABLES.get(cu_seqlens)
+    if known is None or known[0] != key:
+        known = key, DocumentTables(T, longest, cu_seqlens, device)
+        _TABLES[cu_seqlens] = known
+    return known[1]
+
+
+class DocumentTables:
+    """Tables of the documents in one sequence. Shapes: T time, N documents, W blocks."""
+
+    def __init__(self, T: int, longest: int, cu_seqlens: Tensor, device: torch.device) -> None:
+        self.T = T
+        self.cu_seqlens = cu_seqlens.to(device, torch.int64).contiguous()
+        self.length_N = self.cu_seqlens.diff()
+        ends = (self.cu_seqlens[0] == 0) & (self.cu_seqlens[-1] == T)
+        message = f"cu_seqlens must rise from 0 to T={T} in documents of at most T_fit={longest}"
+        torch._assert_async(ends & ((self.length_N >= 0) & (self.length_N <= longest)).all(), message)
+        row_T = torch.arange(T, device=device)
+        position_T = row_T - self.cu_seqlens[torch.searchsorted(self.cu_seqlens, row_T, right=True) - 1]
+        self.position_T = position_T.clamp(0, longest - 1)
+        """Position of each row in its own document; inside the pattern even for bounds that the assertion refuses."""
+        self._blocks: dict[tuple[int, bool], Tensor] = {}
+
+    def blocks(self, rows: int, ascending: bool = False) -> Tensor:
+        """Blocks of at most `rows` rows that cover each document, int32 (W, 3): its start and length, first row in it.
+
+        The blocks that have the most rows of their document before them come first, or the most after them if
+        ascending. W = T // rows + N whatever the lengths; what is too many has length 0 and comes last.
+        """
+        if (rows, ascending) not in self._blocks:
+            self._blocks[rows, ascending] = self._make_blocks(rows, ascending)
+        return self._blocks[rows, ascending]
+
+    def _make_blocks(self, rows: int, ascending: bool) -> Tensor:
+        num_documents = self.length_N.shape[0]
+        blocks_N = (self.length_N + rows - 1) // rows
+        stop_N = blocks_N.cumsum(0)
+        block_W = torch.arange(self.T // rows + num_documents, device=stop_N.device)
+        document_W = torch.searchsorted(stop_N, block_W, right=True)
+        is_real_W = document_W < num_documents
+        document_W = document_W.where(is_real_W, 0)
+        first_W = (block_W - stop_N[document_W] + blocks_N[document_W]) * rows
+        length_W = self.length_N[document_W]
+        work_W = length_W - first_W if ascending else first_W
+        order_W = work_W.where(is_real_W, -1).argsort(descending=True, stable=True)
+        blocks_W3 = torch.stack([self.cu_seqlens[document_W], length_W, first_W], 1) * is_real_W[:, None]
+        return blocks_W3[order_W].to(torch.int32)
+
+
+_TABLES: MutableMapping[Tensor, tuple[Any, DocumentTables]] = WeakTensorKeyDictionary()

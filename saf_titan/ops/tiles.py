@@ -61,18 +61,17 @@ QUERY_TILES = (
     Tiles(64, 32, 32, 4, 2),
 )
 # fp16: a product of static heads is three TF32 products of operands that are split in registers, best in thin slices.
-# For most heads; for wide ones before Hopper; of keys also for groups.
-FORWARD_TILES_FP16 = (Tiles(128, 32, 32, 8, 2), Tiles(64, 32, 32, 4, 2))
-KEY_TILES_FP16 = (Tiles(32, 128, 32, 8, 2), Tiles(32, 64, 32, 4, 2), Tiles(16, 128, 16, 8, 2))
-# fp32: exact products have no matrix instructions, and a thread unrolls its share of a tile. For heads up to 64 wide,
-# and for wider ones. The Toeplitz product has the same ones for fp16.
+FORWARD_TILES_FP16 = {"most": Tiles(128, 32, 32, 8, 2), "wide": Tiles(64, 32, 32, 4, 2)}
+KEY_TILES_FP16 = {"most": Tiles(32, 128, 32, 8, 2), "wide": Tiles(32, 64, 32, 4, 2), "group": Tiles(16, 128, 16, 8, 2)}
+# fp32: exact products have no matrix instructions, and a thread unrolls its share of a tile. The Toeplitz product has
+# the same ones for fp16.
 TOEPLITZ_TILES_FP32 = (
     Tiles(128, 128, 16, 8, 2),
     Tiles(128, 64, 16, 8, 2),
     Tiles(64, 64, 16, 4, 2),
 )
-FORWARD_TILES_FP32 = (Tiles(32, 32, 32, 8, 1), Tiles(32, 16, 16, 4, 1))
-BACKWARD_TILES_FP32 = (Tiles(32, 32, 32, 8, 1), Tiles(16, 32, 16, 8, 1))
+FORWARD_TILES_FP32 = {"up to 64": Tiles(32, 32, 32, 8, 1), "wider": Tiles(32, 16, 16, 4, 1)}
+BACKWARD_TILES_FP32 = {"up to 64": Tiles(32, 32, 32, 8, 1), "wider": Tiles(16, 32, 16, 8, 1)}
 
 
 def toeplitz_tiles(num_columns: int, dtype: torch.dtype, shared_limit: int) -> Tiles:
@@ -88,32 +87,31 @@ def toeplitz_tiles(num_columns: int, dtype: torch.dtype, shared_limit: int) -> T
 def forward_tiles(head_dim: int, dtype: torch.dtype, shared_limit: int) -> Tiles:
     """Tiles of the forward kernel; rows are a multiple of columns."""
     if dtype == torch.float32:
-        return FORWARD_TILES_FP32[head_dim > 64]
+        return FORWARD_TILES_FP32["up to 64" if head_dim <= 64 else "wider"]
     if dtype == torch.float16:
-        return FORWARD_TILES_FP16[head_dim > 96 and shared_limit < HOPPER_SHARED]
+        return FORWARD_TILES_FP16["wide" if head_dim > 96 and shared_limit < HOPPER_SHARED else "most"]
     return _first_fitting(FORWARD_TILES, head_dim, dtype, shared_limit)
 
 
 def key_tiles(head_dim: int, group: int, dtype: torch.dtype, shared_limit: int) -> Tiles:
     """Tiles of the kernel of dK and dV for `group` query heads to a kv head."""
     if dtype == torch.float32:
-        return BACKWARD_TILES_FP32[head_dim > 64]
+        return BACKWARD_TILES_FP32["up to 64" if head_dim <= 64 else "wider"]
     # operands pass through registers: too few for a wide head, and for a loop over a group
     through_registers = shared_limit < HOPPER_SHARED
     if dtype == torch.float16:
-        return KEY_TILES_FP16[2 if group > 1 else head_dim > 96 and through_registers]
-    candidates: tuple[Tiles, ...] = KEY_TILES
-    if through_registers and head_dim > 96:
-        candidates = KEY_TILES[1:]
-    elif through_registers and head_dim <= 64 and group > 1:
-        candidates = KEY_TILES[2:]
+        return KEY_TILES_FP16["group" if group > 1 else "wide" if head_dim > 96 and through_registers else "most"]
+    if through_registers and head_dim <= 64 and group > 1:
+        return KEY_TILES[-1]
+    most_columns = 64 if through_registers and head_dim > 96 else 128
+    candidates = tuple(tiles for tiles in KEY_TILES if tiles.columns <= most_columns)
     return _first_fitting(candidates, head_dim, dtype, shared_limit, by_column=True)
 
 
 def query_tiles(head_dim: int, dtype: torch.dtype, shared_limit: int) -> Tiles:
     """Tiles of the kernel of dQ."""
     if dtype == torch.float32:
-        return BACKWARD_TILES_FP32[head_dim > 64]
+        return BACKWARD_TILES_FP32["up to 64" if head_dim <= 64 else "wider"]
     return _first_fitting(QUERY_TILES, head_dim, dtype, shared_limit)
 
 

@@ -8,7 +8,8 @@ import torch._dynamo.testing
 from torch import Tensor
 from torch.nn import functional as F
 
-from saf_titan.ops import StaticPattern, mixed_attention, prepare_pattern
+from saf_titan.ops import StaticPattern, mixed_attention, prepare_pattern, static_mix
+from saf_titan.ops.mixed_attention.op import prefers_split
 from tests.ops.pattern_families import make_families
 
 NAMES = ("power1", "sink24-local", "spiky", "local", "uniform", "noisy")
@@ -116,15 +117,48 @@ def test_nothing_crosses_packed_documents(backend: str) -> None:
         torch.testing.assert_close(packed[0][:, a:b], alone)
 
 
-def test_keys_of_all_kv_heads_may_be_given() -> None:
-    layer = Layer(6, 2, (3, 4, 5), T=20)
-    compact = layer.run("auto")[0]
+@pytest.mark.parametrize(("num_heads", "num_kv", "static"), [(6, 2, (3, 4, 5)), (4, 4, (0, 2)), (4, 4, (3,))])
+@pytest.mark.parametrize("backend", ["split", "fused"])
+@pytest.mark.parametrize("bounds", [None, [0, 7, 20]])
+def test_keys_of_all_kv_heads_may_be_given(
+    num_heads: int, num_kv: int, static: tuple[int, ...], backend: str, bounds: list[int] | None
+) -> None:
+    layer = Layer(num_heads, num_kv, static, T=20, B=1)
+    documents = {} if bounds is None else {"cu_seqlens": torch.tensor(bounds)}
+    compact = layer.run(backend, **documents)
     assert layer.k is not None
-    layer.k = torch.cat([layer.k, torch.full_like(layer.k, torch.nan)], dim=2)
-    y = mixed_attention(
-        layer.q, layer.k, layer.v, live_heads=layer.live, static_heads=layer.static, pattern=layer.pattern
-    )
-    assert torch.equal(y, compact)
+    spread = torch.full((1, 20, num_kv, 8), torch.nan)
+    spread[:, :, layer.kept] = layer.k.detach()
+    layer.k = spread.requires_grad_()
+    y, dq, dk, dv = layer.run(backend, **documents)
+    assert dk.shape == spread.shape
+    assert not dk[:, :, [h for h in range(num_kv) if h not in layer.kept]].any()
+    for actual, expected in zip((y, dq, dk[:, :, layer.kept], dv), compact, strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+def test_a_wrong_number_of_key_heads_is_refused() -> None:
+    layer = Layer(6, 6, (1, 2), T=20)
+    assert layer.k is not None
+    layer.k = layer.k[:, :, :3]
+    with pytest.raises(ValueError, match="k must have the 4 kv heads that have a live head, or all 6, but has 3"):
+        layer.run()
+
+
+def test_on_a_gpu_packed_documents_are_fused() -> None:
+    on_gpu = torch.empty(1, 8, 2, 4, device="meta")
+    bounds = torch.tensor([0, 8])
+    assert prefers_split(on_gpu, None)
+    assert not prefers_split(on_gpu.bfloat16(), bounds)
+    assert prefers_split(on_gpu, bounds)
+    assert not prefers_split(torch.empty(1, 8, 2, 4), None)
+
+
+def test_without_rows_there_are_gradients_of_the_pattern() -> None:
+    alpha, rho = (logits.requires_grad_() for logits in make_families(NAMES[:1], T_FIT))
+    y = static_mix(torch.zeros(1, 0, 1, 4), prepare_pattern(alpha, rho))
+    for gradient in torch.autograd.grad(y.sum(), (alpha, rho)):
+        assert not gradient.any()
 
 
 def test_head_numbers_may_be_tensors() -> None:

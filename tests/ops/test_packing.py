@@ -9,7 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saf_titan.ops.packing import check_on_device, document_blocks, positions
+from saf_titan.ops.packing import DocumentTables, for_kernels
+
+CPU = torch.device("cpu")
 
 
 @given(
@@ -21,7 +23,8 @@ from saf_titan.ops.packing import check_on_device, document_blocks, positions
 def test_every_row_is_in_one_block(lengths: list[int], rows: int, ascending: bool, dtype: torch.dtype) -> None:
     bounds = [0, *itertools.accumulate(lengths)]
     cu_seqlens = torch.tensor(bounds, dtype=dtype)
-    blocks = document_blocks(bounds[-1], cu_seqlens, rows, ascending).tolist()
+    documents = DocumentTables(bounds[-1], 40, cu_seqlens, CPU)
+    blocks = documents.blocks(rows, ascending).tolist()
     covered = sorted(start + i for start, length, first in blocks for i in range(first, min(first + rows, length)))
     assert covered == list(range(bounds[-1]))
     real = [(start, length, first) for start, length, first in blocks if length]
@@ -31,14 +34,25 @@ def test_every_row_is_in_one_block(lengths: list[int], rows: int, ascending: boo
     work = [length - first if ascending else first for _, length, first in real]
     assert work == sorted(work, reverse=True)
     expected = [i for length in lengths for i in range(length)]
-    assert positions(bounds[-1], cu_seqlens).tolist() == expected
+    assert documents.position_T.tolist() == expected
 
 
 @pytest.mark.parametrize("bounds", [[1, 8], [0, 7], [0, 5, 4, 8], [0, 8, 8, 9], [0, 6, 8]])
 def test_wrong_bounds_are_asserted(bounds: list[int]) -> None:
     with pytest.raises(RuntimeError, match="cu_seqlens must rise from 0 to T=8 in documents of at most T_fit=5"):
-        check_on_device(8, 5, torch.tensor(bounds))
+        DocumentTables(8, 5, torch.tensor(bounds), CPU)
 
 
-def test_right_bounds_pass() -> None:
-    check_on_device(8, 5, torch.tensor([0, 5, 5, 8]))
+def test_layers_share_the_tables_until_the_bounds_change() -> None:
+    # a column of a table is not contiguous, which is no fault
+    cu_seqlens = torch.tensor([[0, 0], [5, 1], [8, 2]])[:, 0]
+    documents = for_kernels(8, 5, cu_seqlens, CPU)
+    assert for_kernels(8, 5, cu_seqlens, CPU) is documents
+    assert documents.blocks(4) is documents.blocks(4)
+    assert for_kernels(8, 6, cu_seqlens, CPU) is not documents
+    documents = for_kernels(8, 5, cu_seqlens, CPU)
+    cu_seqlens[1] = 3
+    assert for_kernels(8, 5, cu_seqlens, CPU).length_N.tolist() == [3, 5]
+    with torch.inference_mode():
+        bounds = torch.tensor([0, 8])
+        assert for_kernels(8, 8, bounds, CPU) is not for_kernels(8, 8, bounds, CPU)

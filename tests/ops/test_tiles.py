@@ -70,8 +70,8 @@ def test_large_cards_read_each_weight_once_for_four_sequences() -> None:
 
 
 def test_every_tile_divides_the_padding() -> None:
-    attention = (*FORWARD_TILES, *KEY_TILES, *QUERY_TILES, *FORWARD_TILES_FP16, *KEY_TILES_FP16)
-    attention += (*FORWARD_TILES_FP32, *BACKWARD_TILES_FP32)
+    attention = (*FORWARD_TILES, *KEY_TILES, *QUERY_TILES, *FORWARD_TILES_FP16.values(), *KEY_TILES_FP16.values())
+    attention += (*FORWARD_TILES_FP32.values(), *BACKWARD_TILES_FP32.values())
     for tiles in (*TOEPLITZ_TILES, *TOEPLITZ_TILES_FP32, *attention):
         assert TIME_MULTIPLE % tiles.rows == 0
         assert tiles.rows % tiles.depth == 0

@@ -70,9 +70,9 @@ def cpu_backward(
         documents.append((dq_BTUD, dk_BTUD))
         dv_BTHD[:, a:b].index_copy_(2, heads.live_U, dv_BTUD)
         mix_heads(dy_BTHD[:, a:b], static, dv_BTHD[:, a:b], static, pattern, transpose=True)
-    # one document is as torch made it: contiguous
+    # torch's own memory where there is one document: no copy of what is contiguous
     dq_BTUD, dk_BTUD = (x[0].contiguous() if len(x) == 1 else torch.cat(x, 1) for x in zip(*documents, strict=True))
-    if group == 1:
+    if _is_compact(k_BTKD, v_BTKD, heads):
         return dq_BTUD, dk_BTUD, dv_BTHD
     k_index_U = compact_kv_index(heads.live_U // group, num_kv, k_BTKD.shape[2])
     dk_BTKD = torch.zeros(k_BTKD.shape, dtype=k_BTKD.dtype).index_add_(2, k_index_U, dk_BTUD)
@@ -83,9 +83,14 @@ def _live_keys_and_values(k_BTKD: Tensor, v_BTKD: Tensor, heads: Heads) -> tuple
     """One key and one value head for each live query head."""
     num_kv, group = v_BTKD.shape[2], heads.num_heads // v_BTKD.shape[2]
     group_U = heads.live_U // group
-    if group > 1:
+    if not _is_compact(k_BTKD, v_BTKD, heads):
         k_BTKD = k_BTKD.index_select(2, compact_kv_index(group_U, num_kv, k_BTKD.shape[2]))
     return k_BTKD, v_BTKD.index_select(2, group_U)
+
+
+def _is_compact(k_BTKD: Tensor, v_BTKD: Tensor, heads: Heads) -> bool:
+    """Whether each live query head has one key head of its own, in the same order."""
+    return v_BTKD.shape[2] == heads.num_heads and k_BTKD.shape[2] == heads.live_U.shape[0]
 
 
 def _by_head(*tensors_BTHD: Tensor) -> tuple[Tensor, ...]:

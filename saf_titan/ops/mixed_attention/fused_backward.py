@@ -57,21 +57,21 @@ def fused_backward(
     dq_BTUD, dv_BTKD = (torch.empty(x.shape, dtype=x.dtype, device=device) for x in (q_BTUD, v_BTKD))
     dk_BTKD = torch.zeros(k_BTKD.shape, dtype=k_BTKD.dtype, device=device)
     delta_BTH = (dy_BTHD.float() * y_BTHD.float()).sum(-1)
-    pattern, cu_seqlens = in_documents(pattern, T, cu_seqlens)
+    pattern, documents = in_documents(pattern, T, cu_seqlens)
     strip, reach_S = make_strip(pattern, T, v_BTKD.dtype)
     DL, DH = head_tiles(D)
     dys_STN = prescale_heads(dy_BTHD, pattern.inv_z_HT, heads.static_S)
     k_index_U = compact_kv_index(heads.live_U // group, num_kv, k_BTKD.shape[2])
     strides = (*q_BTUD.stride(), *k_BTKD.stride(), *v_BTKD.stride(), *dy_BTHD.stride())
     constants = {"D": D, "DL": DL, "DH": DH, "PRECISION": dot_precision(v_BTKD.dtype)}
-    blocks, num_blocks = row_blocks(T, of_keys.columns, cu_seqlens, ascending=True)
+    blocks, num_blocks = row_blocks(T, of_keys.columns, documents, ascending=True)
     mixed_bwd_dkdv_kernel[(num_blocks * B * num_kv,)](
         q_BTUD, k_BTKD, v_BTKD, dy_BTHD, dk_BTKD, dv_BTKD, lse_BUT, delta_BTH, heads.natural_order(), k_index_U,
         strip, reach_S, dys_STN, pattern.scale_HT, blocks, scale, scale * LOG2_E, B, T, H, U, num_kv, k_BTKD.shape[2],
         strip.shape[2], dys_STN.shape[1], dys_STN.shape[2], pattern.scale_HT.stride(0),
         *strides, GROUP=group, PAD=STRIP_PAD, **constants, **launch_options(of_keys),
     )  # fmt: skip
-    blocks, num_blocks = row_blocks(T, of_queries.rows, cu_seqlens)
+    blocks, num_blocks = row_blocks(T, of_queries.rows, documents)
     mixed_bwd_dq_kernel[(num_blocks * B * U,)](
         q_BTUD, k_BTKD, v_BTKD, dy_BTHD, dq_BTUD, lse_BUT, delta_BTH, heads.live_U, k_index_U, blocks,
         scale, scale * LOG2_E, B, T, H, U, group, *strides, **constants, **launch_options(of_queries),
@@ -214,7 +214,7 @@ def mixed_bwd_dq_kernel(
         b_q_e = tl.load(p_q + o_e[None, :] * stride_qd, mask=m_m[:, None] & m_e, other=0.0)
         b_dy_e = tl.load(p_dy + o_e[None, :] * stride_yd, mask=m_m[:, None] & m_e, other=0.0)
         b_dq_e = tl.full([BM, DH], 0.0, tl.float32)
-    for i_n in tl.range(0, i_m + BM, BN):
+    for i_n in tl.range(0, tl.minimum(i_m + BM, length), BN):
         m_n = (i_n + o_n < length)[:, None]
         b_k = tl.load(p_k + o_d[None, :] * stride_kd, mask=m_n & m_d, other=0.0)
         b_v = tl.load(p_v + o_d[None, :] * stride_vd, mask=m_n & m_d, other=0.0)

@@ -52,12 +52,12 @@ def fused_forward(
     group = H // num_kv
     y_BTHD = torch.empty(B, T, H, D, dtype=v_BTKD.dtype, device=v_BTKD.device)
     lse_BUT = torch.empty(B, U, T, dtype=torch.float32, device=v_BTKD.device)
-    pattern, cu_seqlens = in_documents(pattern, T, cu_seqlens)
+    pattern, documents = in_documents(pattern, T, cu_seqlens)
     strip, reach_S = make_strip(pattern, T, v_BTKD.dtype)
     DL, DH = head_tiles(D)
     xs_STN = prescale_heads(v_BTKD, pattern.scale_HT, heads.static_S // group)
     k_index_U = compact_kv_index(heads.live_U // group, num_kv, k_BTKD.shape[2])
-    blocks, num_blocks = row_blocks(T, tiles.rows, cu_seqlens)
+    blocks, num_blocks = row_blocks(T, tiles.rows, documents)
     mixed_fwd_kernel[(num_blocks * B * H,)](
         q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads.natural_order(), k_index_U, strip, reach_S, xs_STN,
         pattern.inv_z_HT, blocks, scale * LOG2_E, B, T, H, U, group, strip.shape[2], xs_STN.shape[1], xs_STN.shape[2],

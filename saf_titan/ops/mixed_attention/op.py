@@ -5,6 +5,9 @@ Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from saf_titan.ops.mixed_attention.fused import mixed_attention_fused
@@ -46,10 +49,13 @@ def mixed_attention(
         it can run, else "split" (which on a GPU keeps torch's fastest attention kernel for live heads).
 
     Returns (B, T, H, D) in natural head order, in the dtype of v; gradients to q, k and v.
-    Raises ValueError for shapes that do not fit together, and T > T_fit.
+    Raises ValueError for shapes that do not fit together, and a document, or T, above T_fit; on a GPU bounds of packed
+    documents are a device assertion instead.
     """
     heads = make_heads(live_heads, static_heads, v_BTKD.device)
     check_attention(q_BTUD, k_BTKD, v_BTKD, heads, pattern, cu_seqlens)
+    if k_BTKD is not None and not isinstance(live_heads, Tensor):
+        check_kept_heads(k_BTKD.shape[2], live_heads, heads.num_heads, v_BTKD.shape[2])
     scale = v_BTKD.shape[-1] ** -0.5 if scale is None else scale
     if backend not in BACKENDS:
         raise ValueError(f"mixed attention has no backend {backend!r}; choose one of {', '.join(BACKENDS)}")
@@ -59,14 +65,28 @@ def mixed_attention(
     obstacle = fused_obstacle(v_BTKD, heads, pattern)
     if backend == "fused" and obstacle is not None:
         raise ValueError(f"backend 'fused' {obstacle}; use 'auto' or 'split'")
-    # on a GPU, torch's attention is faster than our live heads, but goes through packed documents one by one
-    prefers_split = backend == "auto" and v_BTKD.device.type != "cpu" and cu_seqlens is None
-    if backend == "split" or obstacle is not None or prefers_split:
+    if backend == "split" or obstacle is not None or (backend == "auto" and prefers_split(v_BTKD, cu_seqlens)):
         return mixed_attention_split(q_BTUD, k_BTKD, v_BTKD, heads, pattern, scale, cu_seqlens)
     assert q_BTUD is not None
     assert k_BTKD is not None
     assert pattern is not None
     return mixed_attention_fused(q_BTUD, k_BTKD, v_BTKD, heads, pattern, scale, cu_seqlens)
+
+
+def prefers_split(v_BTKD: Tensor, cu_seqlens: Tensor | None) -> bool:
+    """Whether torch's attention beside `static_mix` is the better choice where both run.
+
+    On a GPU torch's live heads are faster than ours, but go through packed documents one by one. In fp32 ours have no
+    matrix instructions. (Not measured: by what the kernels are.)
+    """
+    return v_BTKD.device.type != "cpu" and (cu_seqlens is None or v_BTKD.dtype == torch.float32)
+
+
+def check_kept_heads(num_k: int, live_heads: Sequence[int], num_heads: int, num_kv: int) -> None:
+    """ValueError unless k has the kv heads with a live head, or all of them."""
+    num_kept = len({head * num_kv // num_heads for head in live_heads})
+    if num_k not in (num_kept, num_kv):
+        raise ValueError(f"k must have the {num_kept} kv heads that have a live head, or all {num_kv}, but has {num_k}")
 
 
 def check_attention(

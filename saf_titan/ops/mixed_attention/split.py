@@ -59,6 +59,7 @@ def attention_beside(
     group_H = torch.cat([heads.live_U, heads.static_S])
     if num_kv < num_heads:
         group_H = group_H // (num_heads // num_kv)
+    if num_kv < num_heads or k_BTKD.shape[2] != num_live:
         k_BTKD = k_BTKD.index_select(2, compact_kv_index(group_H[:num_live], num_kv, k_BTKD.shape[2]))
     v_live, v_static = v_BTKD.index_select(2, group_H).split([num_live, num_heads - num_live], dim=2)
     y_live = causal_attention(q_BTUD, k_BTKD, v_live, scale, cu_seqlens)

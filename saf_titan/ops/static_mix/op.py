@@ -39,7 +39,8 @@ def static_mix(
     Returns (B, T, H, D), contiguous, in the dtype of v; gradient to v, and to the alpha and rho that the pattern was
     prepared from where they require grad.
 
-    Raises ValueError for shapes or a dtype that do not fit, T > T_fit, and a named backend without its certificate.
+    Raises ValueError for shapes or a dtype that do not fit, T > T_fit, and a named backend without its certificate or
+    its device; on a GPU wrong bounds of packed documents are a device assertion instead.
     """
     check_values(v_BTHD, pattern, cu_seqlens)
     check_backend(backend, v_BTHD.device)
@@ -161,10 +162,14 @@ def _pattern_grad_kernel(
     pattern = StaticPattern(
         alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_H2R, reach_H, error_HP
     )
-    documents = document_bounds(v_BTHD.shape[1], cu_seqlens)
-    gradients = [pattern_gradient(dy_BTHD[:, a:b], v_BTHD[:, a:b], pattern) for a, b in documents]
-    dalphas, drhos = zip(*gradients, strict=True)
-    return torch.stack(dalphas).sum(0), torch.stack(drhos).sum(0)
+    dalpha_HT, drho_HT = _pattern_grad_fake(dy_BTHD, v_BTHD, alpha_HT)
+    dalpha_HT.zero_()
+    drho_HT.zero_()
+    for a, b in document_bounds(v_BTHD.shape[1], cu_seqlens):
+        more_alpha_HT, more_rho_HT = pattern_gradient(dy_BTHD[:, a:b], v_BTHD[:, a:b], pattern)
+        dalpha_HT += more_alpha_HT
+        drho_HT += more_rho_HT
+    return dalpha_HT, drho_HT
 
 
 def _pattern_grad_fake(dy_BTHD: Tensor, v_BTHD: Tensor, alpha_HT: Tensor, *_: Any) -> tuple[Tensor, Tensor]:

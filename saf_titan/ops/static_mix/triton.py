@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional as F
 
-from saf_titan.ops.packing import check_on_device, document_blocks, positions
+from saf_titan.ops.packing import DocumentTables, for_kernels
 from saf_titan.ops.pattern import StaticPattern
 from saf_titan.ops.tiles import (
     STRIP_COPIES,
@@ -47,12 +47,12 @@ def mix_triton(
     """P x, or P^T x, of each static head; head s reads x[:, :, kv_index[s]]. Returns (B, T, S, D), contiguous."""
     B, T, _, D = x_BTKD.shape
     S = pattern.num_heads
-    pattern, cu_seqlens = in_documents(pattern, T, cu_seqlens)
+    pattern, documents = in_documents(pattern, T, cu_seqlens)
     before_ST, after_ST = (pattern.inv_z_HT, pattern.scale_HT) if transpose else (pattern.scale_HT, pattern.inv_z_HT)
     strip, reach_S = make_strip(pattern, T, x_BTKD.dtype)
     xs_STN = prescale(x_BTKD, before_ST, kv_index_S, column_multiple=tiles.columns)
     y_BTSD = torch.empty(B, T, S, D, dtype=x_BTKD.dtype, device=x_BTKD.device)
-    blocks, num_rows = row_blocks(T, tiles.rows, cu_seqlens, ascending=transpose)
+    blocks, num_rows = row_blocks(T, tiles.rows, documents, ascending=transpose)
     num_columns = xs_STN.shape[2] // tiles.columns
     toeplitz_mm_kernel[(num_rows * num_columns * S,)](
         strip, reach_S, xs_STN, after_ST, y_BTSD, blocks, T, xs_STN.shape[1], strip.shape[2], xs_STN.shape[2], B * D, S,
@@ -63,23 +63,24 @@ def mix_triton(
     return y_BTSD
 
 
-def in_documents(pattern: StaticPattern, T: int, cu_seqlens: Tensor | None) -> tuple[StaticPattern, Tensor | None]:
-    """The pattern with its scalings laid out over packed documents, and the bounds as the kernels want them."""
+def in_documents(
+    pattern: StaticPattern, T: int, cu_seqlens: Tensor | None
+) -> tuple[StaticPattern, DocumentTables | None]:
+    """The pattern with its scalings laid out over packed documents, and their tables."""
     if cu_seqlens is None:
         return pattern, None
-    cu_seqlens = cu_seqlens.to(pattern.scale_HT.device, torch.int64)
-    check_on_device(T, pattern.T_fit, cu_seqlens)
-    # bounds that the check refuses must not reach beyond the pattern before it stops them
-    position_T = positions(T, cu_seqlens).clamp(0, pattern.T_fit - 1)
-    scale_HT, inv_z_HT = (x_HT[:, position_T] for x_HT in (pattern.scale_HT, pattern.inv_z_HT))
-    return pattern._replace(scale_HT=scale_HT, inv_z_HT=inv_z_HT), cu_seqlens
+    documents = for_kernels(T, pattern.T_fit, cu_seqlens, pattern.scale_HT.device)
+    scale_HT, inv_z_HT = (x_HT[:, documents.position_T] for x_HT in (pattern.scale_HT, pattern.inv_z_HT))
+    return pattern._replace(scale_HT=scale_HT, inv_z_HT=inv_z_HT), documents
 
 
-def row_blocks(T: int, rows: int, cu_seqlens: Tensor | None, ascending: bool = False) -> tuple[Tensor | None, int]:
-    """The table of `document_blocks` where documents are packed, and the number of blocks."""
-    if cu_seqlens is None:
+def row_blocks(
+    T: int, rows: int, documents: DocumentTables | None, ascending: bool = False
+) -> tuple[Tensor | None, int]:
+    """The table of blocks where documents are packed, and the number of blocks."""
+    if documents is None:
         return None, triton.cdiv(T, rows)
-    blocks_W3 = document_blocks(T, cu_seqlens, rows, ascending)
+    blocks_W3 = documents.blocks(rows, ascending)
     return blocks_W3, blocks_W3.shape[0]
 
 
