@@ -74,6 +74,8 @@ def generate(
         raise ValueError("give either length and gamma, or counts=(m, n)")
     if deterministic and counts is None:
         raise ValueError("deterministic=True needs counts=(m, n)")
+    if counts is not None and len(counts) != 2:
+        raise ValueError(f"counts={counts}: must be (m, n), distinct and common tokens of a context")
     if counts is not None and min(counts) < 0:
         raise ValueError(f"counts={counts}: must not be negative")
     check_range(0, 2**64 - 1, seed=seed, first_row=first_row)

@@ -150,6 +150,8 @@ def run(args: argparse.Namespace) -> None:
         return task.rows(names.index(split), offset + first_row, rows)._asdict()
 
     if args.out.suffix == ".npz":
+        if args.out.exists():
+            raise ValueError(f"{args.out} is there already; delete it or choose another --out")
         if len(splits) > 1:
             raise ValueError(f"{args.out}: one file holds one split; give a directory for {', '.join(splits)}")
         write_npz(args.out, generate(names[0], 0, splits[names[0]]))
@@ -167,6 +169,15 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except MemoryError:
+        print(
+            "error: not enough memory for these rows; a directory as --out takes --shard-rows at a time",
+            file=sys.stderr,
+        )
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; nothing in --out is complete", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 NAME = "manifest.json"
 FORMAT = "rust_data.tokens"
+FIELDS = ("tokenizer", "dtype", "splits", "sources")
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -21,10 +22,15 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: missing; {hint}")
     try:
         manifest = json.loads(path.read_text())
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise ValueError(f"{path}: not JSON: {error}") from None
+    if not isinstance(manifest, dict):
+        raise ValueError(f"{path}: a JSON {type(manifest).__name__}, expected the object of {FORMAT!r}")
     if manifest.get("format") != FORMAT or manifest.get("version") != 1:
         raise ValueError(f"{path}: format {manifest.get('format')!r}, expected {FORMAT!r} version 1")
+    missing = [name for name in FIELDS if name not in manifest]
+    if missing:
+        raise ValueError(f"{path}: without {', '.join(missing)}; damaged, tokenize again")
     return manifest
 
 

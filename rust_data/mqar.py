@@ -67,6 +67,7 @@ def generate(
         ValueError: naming the argument that does not fit.
     """
     check_range(0, 2**64 - 1, seed=seed, first_row=first_row)
+    check_range(0, 2**64 - first_row, rows=rows)
     check_range(1, 2**30, vocab_size=vocab_size, pairs=pairs)
     if out is not None:
         check_outputs(dict.fromkeys(Mqar._fields, ((rows, length), np.int32)), out)
@@ -119,10 +120,12 @@ def generate_zoology(
     """
     check_range(0, 2**32 - 1, seed=seed)
     check_range(1, 2**30, vocab_size=vocab_size, pairs=pairs)
+    if not 0 < power_a <= 10:
+        raise ValueError(f"power_a={power_a}: must be in (0, 10]")
     result = _empty(examples, length)
     # in NumPy, because the last bits of the weights decide draws
     slots = max((length - 2 * pairs) // 2, 0)
-    weights = power_a * np.arange(1, slots + 1) ** (power_a - 1)
+    weights = power_a * np.arange(1, slots + 1) ** (float(power_a) - 1)
     weights = weights / weights.sum()
     _native.zoology_mqar(*result, vocab_size=vocab_size, pairs=pairs, slot_weights=weights, seed=seed)
     if random_fillers:

@@ -9,14 +9,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from rust_data.manifest import NAME
+from rust_data.manifest import NAME, read_manifest
 
 META = "meta.json"
 _HEADER_BYTES = 1024
 
 
-def flatten(directory: Path, manifest: dict[str, Any]) -> None:
-    """Turns the shards of `directory` into one flat file a split, and the manifest into meta.json.
+def flatten(directory: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Turns the shards of `directory` into one flat file a split, and the manifest into meta.json; returns that.
 
     Shards go only when the flat files are durable, so a run that is killed here can be resumed.
     """
@@ -37,7 +37,20 @@ def flatten(directory: Path, manifest: dict[str, Any]) -> None:
     temporary = directory / f"{META}.tmp"
     temporary.write_text(json.dumps(meta, indent=2) + "\n")
     temporary.rename(directory / META)
-    (directory / NAME).unlink()
-    for split in manifest["splits"].values():
-        for shard in split["shards"]:
-            (directory / shard["file"]).unlink()
+    return finish(directory)
+
+
+def finish(directory: Path) -> dict[str, Any]:
+    """Removes the shards that the flat files replace, where any are left; returns what meta.json says."""
+    folder = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    if (directory / NAME).exists():
+        manifest = read_manifest(directory)
+        for split in manifest["splits"].values():
+            for shard in split["shards"]:
+                (directory / shard["file"]).unlink(missing_ok=True)
+        (directory / NAME).unlink()
+    return dict(json.loads((directory / META).read_text()))

@@ -1,6 +1,6 @@
 """Counts with a suffix, as command lines take and print them: 250K, 100M, 1.5G."""
 
-_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def parse_count(text: str) -> int:
@@ -27,11 +27,12 @@ def parse_count(text: str) -> int:
 def format_count(value: float) -> str:
     """`value` in three digits with its suffix.
 
-    >>> format_count(1_234_567), format_count(950)
-    ('1.23M', '950')
+    >>> format_count(1_234_567), format_count(950), format_count(999_999)
+    ('1.23M', '950', '1M')
     """
-    for suffix in ("G", "M", "K"):
-        if value >= _FACTORS[suffix]:
+    for suffix in ("T", "G", "M", "K"):
+        # what would be rounded to a thousand of the next suffix belongs to this one
+        if value >= 0.9995 * _FACTORS[suffix]:
             return f"{value / _FACTORS[suffix]:.3g}{suffix}"
     return f"{value:.3g}"
 

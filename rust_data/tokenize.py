@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from rust_data import _native
-from rust_data.nanogpt import META, flatten
+from rust_data.manifest import NAME
+from rust_data.nanogpt import META, finish, flatten
 from rust_data.progress import show
-from rust_data.sizes import format_count, parse_count
+from rust_data.sizes import check_range, format_count, parse_count
 from rust_data.threads import num_threads
 from rust_data.tokenizer import Tokenizer
 
@@ -28,7 +29,7 @@ SAMPLES = {"sample:edu": Path(__file__).parent / "assets" / "sample_edu.parquet"
 
 
 def tokenize(
-    inputs: list[str],
+    inputs: str | Path | list[str],
     out: str | Path,
     *,
     tokenizer: str | Path = "gpt2",
@@ -47,7 +48,7 @@ def tokenize(
     """Tokenizes `inputs` into shards under `out` and returns the manifest.
 
     Args:
-        inputs: Files, folders, globs, or `sample:edu`; read in the order given.
+        inputs: File, folder, glob or `sample:edu`, or a list of them; read in the order given.
         out: Directory for the shards; must not hold a corpus yet unless `resume`.
         tokenizer: Name or file, as `rust_data.Tokenizer` takes it.
         column: Column or field that holds the text.
@@ -67,10 +68,15 @@ def tokenize(
         OSError: if a file cannot be read or written.
         KeyboardInterrupt: if interrupted; the run can be resumed.
     """
+    inputs = [str(inputs)] if isinstance(inputs, str | Path) else inputs
+    if not inputs:
+        raise ValueError("inputs: give at least one file, folder or glob")
     if format not in FORMATS:
         raise ValueError(f"format={format!r}: must be one of {', '.join(FORMATS)}")
     if (Path(out) / META).exists():
-        raise ValueError(f"{out} holds a complete corpus in nanoGPT's form; choose another --out")
+        if not resume:
+            raise ValueError(f"{out} holds a complete corpus in nanoGPT's form; choose another --out")
+        return finish(Path(out))
     job = _job(
         inputs,
         out,
@@ -87,7 +93,7 @@ def tokenize(
     )
     manifest = json.loads(_run(job, quiet))
     if format == "nanogpt":
-        flatten(Path(out), manifest)
+        return flatten(Path(out), manifest)
     return manifest
 
 
@@ -104,6 +110,9 @@ def _job(
     if on_error not in ON_ERROR:
         raise ValueError(f"on_error={on_error!r}: must be one of {', '.join(ON_ERROR)}")
     threads = num_threads(threads)
+    check_range(0, 2**64 - 1, seed=settings["seed"])
+    check_range(0, 2**63 - 1, val_tokens=settings["val_tokens"], shard_tokens=settings["shard_tokens"])
+    check_range(0, 2**63 - 1, memory=memory or 0, part=min(settings["part"]))
     return _native.TokenizeJob(
         Tokenizer(tokenizer).native,
         [str(SAMPLES.get(str(name), name)) for name in inputs],
@@ -194,7 +203,8 @@ def main(argv: list[str] | None = None) -> int:
     skipped = sum(source["skipped"] for source in manifest["sources"])
     broken = sum("error" in source for source in manifest["sources"])
     if skipped or broken:
-        print(f"left out: {skipped} rows and {broken} files; {out}/manifest.json says of which")
+        name = META if args["format"] == "nanogpt" else NAME
+        print(f"left out: {skipped} rows and {broken} files; {out / name} says of which")
     return 0
 
 

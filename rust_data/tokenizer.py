@@ -86,6 +86,8 @@ class Tokenizer:
         import numpy as np
 
         array = np.asarray(ids)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise ValueError(f"ids must be whole numbers in one dimension, got {array.dtype} of shape {array.shape}")
         if array.size and (array.min() < 0 or array.max() >= self.vocab_size):
             bad = array[(array < 0) | (array >= self.vocab_size)][0]
             raise ValueError(f"id {bad} is not in {self.name}: must be in 0 .. {self.vocab_size - 1}")

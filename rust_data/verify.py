@@ -15,6 +15,7 @@ import numpy as np
 
 from rust_data import _native
 from rust_data.manifest import read_manifest
+from rust_data.sizes import check_range
 from rust_data.tokenizer import GPT2_PATTERN, Tokenizer
 
 _WINDOW_TOKENS = 1 << 16
@@ -35,8 +36,9 @@ def verify(directory: Path, num_documents: int = 200, seed: int = 0) -> int:
     """Compares sampled documents and returns how many.
 
     Raises:
-        ValueError: at the first document that differs, naming shard and position.
+        ValueError: at the first document that differs, naming shard and position, or if none could be compared.
     """
+    check_range(1, 2**31, documents=num_documents)
     manifest = read_manifest(directory)
     tokenizer = Tokenizer("gpt2")
     if tokenizer.sha256 != manifest["tokenizer"]["sha256"]:
@@ -46,10 +48,16 @@ def verify(directory: Path, num_documents: int = 200, seed: int = 0) -> int:
     random = np.random.default_rng(seed)
     weights = np.array([shard["tokens"] for shard in shards], dtype=float)
     compared = 0
+    if not weights.sum():
+        raise ValueError(f"{directory}: holds no tokens")
     for index in random.choice(len(shards), size=num_documents, p=weights / weights.sum()):
         path = directory / shards[index]["file"]
         position = int(random.integers(shards[index]["tokens"]))
         compared += _compare_near(path, position, tokenizer, encoding)
+    if not compared:
+        raise ValueError(
+            f"{directory}: no whole document within {_WINDOW_TOKENS} tokens of a sampled place; none compared"
+        )
     return compared
 
 

@@ -88,6 +88,7 @@ def test_deterministic_rows_have_equal_frequencies() -> None:
         ({"length": 1, "gamma": 0.5}, "length=1"),
         ({"length": 9, "gamma": 0.5, "deterministic": True}, "deterministic=True needs counts"),
         ({"counts": (-1, 3)}, "counts="),
+        ({"counts": (1, 1, 5)}, r"counts=\(1, 1, 5\): must be \(m, n\)"),
         ({"counts": (1, 3), "classes": 0}, "classes=0"),
         ({"counts": (1, 3), "seed": -1}, "seed=-1"),
     ],

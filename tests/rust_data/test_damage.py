@@ -15,8 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from rust_data.inspect import main as inspect_main
+from rust_data.manifest import read_manifest
 from rust_data.tokenize import tokenize
 from rust_data.tokenizer import Tokenizer
+from rust_data.verify import verify
 from tests.rust_data.conftest import EOT, read_all, read_split, shard_bytes, write_jsonl, write_parquet
 
 
@@ -126,6 +128,57 @@ def test_text_that_breaks_off_keeps_what_was_read(tmp_path: Path) -> None:
     manifest = tokenize([str(tmp_path / "a.txt")], tmp_path / "skip", on_error="skip")
     assert (manifest["sources"][0]["documents"], manifest["sources"][0]["skipped"]) == (1, 1)
     assert num_documents(tmp_path / "skip") == 1
+
+
+def test_packed_text_that_breaks_off_keeps_what_could_be_unpacked(tmp_path: Path) -> None:
+    words = " ".join(f"word{i % 977 * 31}" for i in range(200_000))
+    packed = gzip.compress(words.encode())
+    (tmp_path / "a.txt.gz").write_bytes(packed[: len(packed) * 2 // 3])
+    manifest = tokenize([str(tmp_path / "a.txt.gz")], tmp_path / "out", on_error="skip")
+    assert "a.txt.gz" in manifest["sources"][0]["error"]
+    text = Tokenizer("gpt2").decode(read_split(tmp_path / "out", "train")[:-1])
+    assert len(text) > len(words) // 2
+    assert words.startswith(text)
+
+
+def test_damaged_manifests_are_named(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", ["one two"])
+    manifest = tokenize([str(source)], tmp_path / "out")
+    path = tmp_path / "out" / "manifest.json"
+    without = {name: value for name, value in manifest.items() if name != "tokenizer"}
+    for text, message in (
+        (b"[]", "a JSON list"),
+        (json.dumps(without).encode(), "without tokenizer"),
+        (b"\xff", "not JSON"),
+    ):
+        path.write_bytes(text)
+        for check in (verify, read_manifest):
+            with pytest.raises(ValueError, match=rf"manifest\.json: .*{message}"):
+                check(tmp_path / "out")
+
+
+def test_verify_compares_something(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", ["one two three four five"])
+    tokenize([str(source)], tmp_path / "out", shard_tokens=3)
+    with pytest.raises(ValueError, match="no whole document within 65536 tokens of a sampled place"):
+        verify(tmp_path / "out")
+    with pytest.raises(ValueError, match="documents=0: must be in 1"):
+        verify(tmp_path / "out", num_documents=0)
+
+
+def test_a_killed_flattening_is_finished(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", ["one two three"] * 9)
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    meta = tokenize([str(source)], whole, shard_tokens=8, format="nanogpt")
+    assert meta["format"] == "nanogpt"
+    tokenize([str(source)], out, shard_tokens=8)
+    for name in ("meta.json", "train.bin", "val.bin"):
+        (out / name).write_bytes((whole / name).read_bytes())
+    (out / "train_000001.bin").unlink()
+    with pytest.raises(ValueError, match="holds a complete corpus in nanoGPT's form"):
+        tokenize([str(source)], out, shard_tokens=8, format="nanogpt")
+    assert tokenize([str(source)], out, shard_tokens=8, format="nanogpt", resume=True) == meta
+    assert sorted(path.name for path in out.iterdir()) == ["meta.json", "train.bin", "val.bin"]
 
 
 def test_a_full_disk_leaves_no_half_shard(tmp_path: Path, sample_texts: list[str]) -> None:

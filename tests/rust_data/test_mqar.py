@@ -101,12 +101,13 @@ def test_tight_rows() -> None:
         ({"power_a": 0.0}, "power_a=0"),
         ({"power_a": float("nan")}, "power_a=NaN"),
         ({"seed": -1}, "seed=-1: must be in 0"),
+        ({"first_row": 2**64 - 1, "rows": 2}, "rows=2: must be in 0 .. 1"),
         ({"threads": 0}, "threads=0"),
     ],
 )
 def test_wrong_arguments(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        generate(1, **{"vocab_size": 256, "length": 64, "pairs": 8, **change})
+        generate(**{"rows": 1, "vocab_size": 256, "length": 64, "pairs": 8, **change})
 
 
 def test_rows_into_given_arrays() -> None:
@@ -180,9 +181,17 @@ def test_zoology_fillers_are_torch_s() -> None:
 
 
 def test_zoology_wrong_arguments() -> None:
-    for change, message in [({"length": 63}, "length=63"), ({"pairs": 17}, "pairs=17"), ({"seed": 2**32}, "seed=")]:
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"length": 63}, "length=63"),
+        ({"pairs": 17}, "pairs=17"),
+        ({"seed": 2**32}, "seed="),
+        *(({"power_a": a}, f"power_a={a}: must be in") for a in (0, -3, float("nan"), 1e9)),
+    ]
+    for change, message in changes:
         with pytest.raises(ValueError, match=message):
             generate_zoology(1, random_fillers=False, **change)
+    labels = generate_zoology(5, random_fillers=False, power_a=1).labels
+    assert ((labels != IGNORE).sum(1) == 4).all()
 
 
 def test_preview_names_every_query() -> None:
@@ -208,6 +217,9 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main([*settings, *splits, "--out", str(tmp_path / "out")]) == 1
     assert "holds a corpus already" in capsys.readouterr().err
     assert main([*settings, "--split", "train=5", "--out", str(tmp_path / "one.npz")]) == 0
+    assert np.load(tmp_path / "one.npz")["inputs"].shape == (5, 64)
+    assert main([*settings, "--split", "train=6", "--out", str(tmp_path / "one.npz")]) == 1
+    assert "one.npz is there already" in capsys.readouterr().err
     assert np.load(tmp_path / "one.npz")["inputs"].shape == (5, 64)
     assert main([*settings, "--preview"]) == 0
     assert main(settings) == 1

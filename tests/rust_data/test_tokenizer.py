@@ -125,6 +125,10 @@ def test_wrong_arguments(gpt2: Tokenizer) -> None:
         gpt2.encode_batch([b"good", b"ab\xff"])
     with pytest.raises(ValueError, match="'gpt5': expected one of gpt2, "):
         Tokenizer("gpt5")
+    for ids in ([1.7], [float("nan")], [[1, 2]], 5):
+        with pytest.raises(ValueError, match="ids must be whole numbers in one dimension"):
+            gpt2.decode(ids)  # type: ignore[arg-type]
+    assert gpt2.decode([]) == ""
 
 
 def test_works_in_a_forked_child(gpt2: Tokenizer) -> None:
@@ -184,6 +188,12 @@ def test_tokenizer_json_that_is_more_than_bytes_and_merges(tmp_path: Path, gpt2:
     path.write_text(json.dumps(_tokenizer_json(gpt2, normalizer={"type": "NFC"})))
     with pytest.raises(ValueError, match=r"tokenizer.json: normalizer \"NFC\" is not supported"):
         Tokenizer(path)
+    for bad in (2**31, 2**32 + 5, -1, "5"):
+        path.write_text(json.dumps(_tokenizer_json(gpt2, added_tokens=[{"id": bad, "content": "<|endoftext|>"}])))
+        with pytest.raises(
+            ValueError, match=r"tokenizer\.json: bad id .* of \"<\|endoftext\|>\": must be below 16777216"
+        ):
+            Tokenizer(path)
     path.write_text("{")
     with pytest.raises(ValueError, match=r"tokenizer\.json"):
         Tokenizer(path)

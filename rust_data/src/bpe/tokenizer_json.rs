@@ -12,6 +12,8 @@ use crate::error::{Error, Result};
 use crate::text::pattern::Splitter;
 
 const GPT2_PATTERN: &str = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+/// Ids are below this, so that a table of them can be made.
+const MAX_ID: u64 = 1 << 24;
 /// Names of the token that ends a document, by which it is found among the added tokens.
 const END_OF_TEXT: [&str; 3] = ["<|endoftext|>", "<|end_of_text|>", "</s>"];
 
@@ -82,8 +84,9 @@ fn added_tokens(root: &Value) -> Result<(u32, HashMap<&str, u32>)> {
         .as_array()
         .into_iter()
         .flatten()
-        .filter_map(|token| Some((token["content"].as_str()?, token["id"].as_u64()? as u32)))
-        .collect();
+        .filter_map(|token| Some((token["content"].as_str()?, &token["id"])))
+        .map(|(spelling, id)| Ok((spelling, id_of(spelling, id)?)))
+        .collect::<Result<_>>()?;
     let eot = END_OF_TEXT.iter().find_map(|name| added.get(name)).copied();
     let eot =
         eot.ok_or_else(|| Error::value(format!("none of the added tokens is one of {}", END_OF_TEXT.join(", "))))?;
@@ -94,15 +97,20 @@ fn tokens_of(vocab: &Value, added: &HashMap<&str, u32>) -> Result<Vec<Box<[u8]>>
     let vocab = vocab.as_object().ok_or_else(|| Error::value("model.vocab is missing"))?;
     let mut tokens = vec![Box::default(); vocab.len()];
     for (spelling, id) in vocab.iter().filter(|(spelling, _)| !added.contains_key(spelling.as_str())) {
-        let id =
-            id.as_u64().filter(|&id| id < 1 << 24).ok_or_else(|| Error::value(format!("bad id of {spelling:?}")))?
-                as usize;
+        let id = id_of(spelling, id)? as usize;
         if tokens.len() <= id {
             tokens.resize(id + 1, Box::default());
         }
         tokens[id] = bytes_of(spelling)?;
     }
     Ok(tokens)
+}
+
+fn id_of(spelling: &str, id: &Value) -> Result<u32> {
+    let number = id.as_u64().filter(|&number| number < MAX_ID);
+    number
+        .map(|number| number as u32)
+        .ok_or_else(|| Error::value(format!("bad id {id} of {spelling:?}: must be below {MAX_ID}")))
 }
 
 fn bytes_of(spelling: &str) -> Result<Box<[u8]>> {

@@ -8,6 +8,7 @@ pub mod sources;
 pub mod units;
 
 use crate::error::Result;
+use crate::text::classes::{class_of, Class};
 
 /// Text read at a time: enough to amortise a hand-over between threads, small enough for the L2 cache.
 pub const BATCH_BYTES: usize = 1 << 20;
@@ -88,18 +89,41 @@ fn push_pieces<'a>(batch: &mut Batch, row: u64, mut text: &'a str) -> Option<&'a
     None
 }
 
-/// A place near `target` where every known pattern starts a pretoken whatever comes later: a space,
-/// newline or mark between two ASCII letters.
+/// A place near `target` where every known pattern starts a pretoken whatever comes later: a space
+/// between two characters that are none, a newline behind a letter or number, a mark between letters.
 fn word_border(text: &[u8], target: usize) -> Option<usize> {
     let is_border = |at: usize| {
-        at > 0
-            && at + 1 < text.len()
-            && matches!(text[at], b' ' | b'\n' | b',' | b'.' | b';' | b':')
-            && text[at - 1].is_ascii_alphabetic()
-            && text[at + 1].is_ascii_alphabetic()
+        // most bytes are none of these, in any script
+        if !matches!(text[at], b' ' | b'\n' | b',' | b'.' | b';' | b':' | 0xE3 | 0xEF) {
+            return false;
+        }
+        let (before, after) = text.split_at(at);
+        let start = before.iter().rposition(|byte| byte & 0xC0 != 0x80).unwrap_or(0);
+        let (Some(last), Some(mark)) = (first_char(&before[start..]), first_char(after)) else { return false };
+        let Some(next) = first_char(&after[mark.len_utf8()..]) else { return false };
+        let [last, next] = [last, next].map(|c| class_of(u32::from(c)));
+        match mark {
+            ' ' => last != Class::Space && next != Class::Space,
+            '\n' => matches!(last, Class::Letter | Class::Number) && next != Class::Space,
+            ',' | '.' | ';' | ':' | '、' | '。' | '！' | '，' | '：' | '；' | '？' => {
+                [last, next] == [Class::Letter; 2]
+            }
+            _ => false,
+        }
     };
     let end = text.len().min(MAX_PIECE_BYTES);
     (1..target.min(end)).rev().find(|&at| is_border(at)).or_else(|| (target..end).find(|&at| is_border(at)))
+}
+
+/// The first character, if there is a whole one.
+fn first_char(text: &[u8]) -> Option<char> {
+    let len = match text.first()? {
+        0..=0x7F => 1,
+        0..=0xDF => 2,
+        0..=0xEF => 3,
+        _ => 4,
+    };
+    std::str::from_utf8(text.get(..len)?).ok()?.chars().next()
 }
 
 #[cfg(test)]
@@ -120,6 +144,25 @@ mod tests {
             assert_eq!(batch.rows.last().unwrap().complete, rest.is_none());
         }
         assert!(joined == text);
+    }
+
+    #[test]
+    fn every_script_has_borders() {
+        for (text, borders) in [
+            ("слово слово, да", vec![10, 22]),
+            ("你好，世界。再见", vec![6, 15]),
+            ("12 345\n6", vec![2, 6]),
+            ("x  y \u{3000}z.\n!", vec![]),
+            ("a\u{301}\nb", vec![]),
+        ] {
+            let found: Vec<_> =
+                (1..text.len()).filter(|&at| word_border(text.as_bytes(), at + 1) == Some(at)).collect();
+            assert_eq!(found, borders, "{text}");
+        }
+        // cut inside characters
+        let text = "да нет".as_bytes();
+        assert_eq!(word_border(&text[1..], 8), Some(3));
+        assert_eq!(word_border(&text[..5], 8), None);
     }
 
     #[test]

@@ -29,14 +29,22 @@ impl PlainText {
         reader.read_to_end(&mut self.rest).map_err(Error::io(&self.path))?;
         Ok(self.rest.len() <= target)
     }
+
+    /// Puts into the batch what a file that breaks off still gave.
+    fn keep_whole_characters(&self, batch: &mut Batch) {
+        let valid = from_utf8(&self.rest).map_or_else(|error| error.valid_up_to(), str::len);
+        if let Ok(text) = from_utf8(&self.rest[..valid]) {
+            batch.push(0, text, false);
+        }
+    }
 }
 
 impl Rows for PlainText {
     fn fill(&mut self, batch: &mut Batch) -> Result<bool> {
-        let mut at_end = self.read_to(BATCH_BYTES)?;
+        let mut at_end = self.read_to(BATCH_BYTES).inspect_err(|_| self.keep_whole_characters(batch))?;
         let mut cut = word_border(&self.rest, BATCH_BYTES);
         if cut.is_none() && !at_end {
-            at_end = self.read_to(MAX_PIECE_BYTES)?;
+            at_end = self.read_to(MAX_PIECE_BYTES).inspect_err(|_| self.keep_whole_characters(batch))?;
             cut = word_border(&self.rest, BATCH_BYTES);
         }
         let cut = match cut {

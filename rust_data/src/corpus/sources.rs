@@ -64,7 +64,7 @@ pub fn find(inputs: &[String]) -> Result<Vec<Source>> {
         let before = paths.len();
         let path = Path::new(input);
         if path.is_dir() {
-            walk(path, &mut paths)?;
+            walk(path, &mut paths, &mut Vec::new())?;
         } else if path.is_file() {
             paths.push(path.to_owned());
         } else if input.contains(['*', '?', '[']) {
@@ -79,38 +79,46 @@ pub fn find(inputs: &[String]) -> Result<Vec<Source>> {
         paths[before..].sort();
     }
     let mut seen = HashSet::new();
-    if let Some(twice) = paths.iter().find(|path| !seen.insert(path.as_path())) {
-        return Err(Error::value(format!("{}: given more than once", twice.display())));
+    for path in &paths {
+        if !seen.insert(std::fs::canonicalize(path).map_err(Error::io(path))?) {
+            return Err(Error::value(format!("{}: given more than once", path.display())));
+        }
     }
-    let shared = shared_directory(&paths);
-    paths.iter().map(|path| describe(path, &shared)).collect()
+    let whole = |path: &PathBuf| std::path::absolute(path).map_err(Error::io(path));
+    let shared = shared_directory(&paths.iter().map(whole).collect::<Result<Vec<_>>>()?);
+    paths.iter().map(|path| describe(path, &whole(path)?, &shared)).collect()
 }
 
-fn describe(path: &Path, shared: &Path) -> Result<Source> {
+fn describe(path: &Path, whole: &Path, shared: &Path) -> Result<Source> {
     let format = format_of(path)
         .ok_or_else(|| Error::value(format!("{}: unknown kind of file, expected {ENDINGS}", path.display())))?;
     let bytes = std::fs::metadata(path).map_err(Error::io(path))?.len();
-    let name = path.strip_prefix(shared).unwrap_or(path).to_string_lossy().into_owned();
+    let name = whole.strip_prefix(shared).unwrap_or(whole).to_string_lossy().into_owned();
     Ok(Source { path: path.to_owned(), name, format, bytes })
 }
 
-fn walk(folder: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
+/// `above` are the folders that hold this one: a link back to one of them leads nowhere new.
+fn walk(folder: &Path, paths: &mut Vec<PathBuf>, above: &mut Vec<PathBuf>) -> Result<()> {
+    let place = std::fs::canonicalize(folder).map_err(Error::io(folder))?;
+    if above.contains(&place) {
+        return Ok(());
+    }
+    above.push(place);
     for entry in std::fs::read_dir(folder).map_err(Error::io(folder))? {
         let path = entry.map_err(Error::io(folder))?.path();
         if path.is_dir() {
-            walk(&path, paths)?;
+            walk(&path, paths, above)?;
         } else if format_of(&path).is_some() {
             paths.push(path);
         }
     }
+    above.pop();
     Ok(())
 }
 
 fn shared_directory(paths: &[PathBuf]) -> PathBuf {
     let mut shared = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new("")).to_owned();
-    while !paths.iter().all(|path| path.starts_with(&shared)) {
-        shared.pop();
-    }
+    while !paths.iter().all(|path| path.starts_with(&shared)) && shared.pop() {}
     shared
 }
 
@@ -139,5 +147,6 @@ mod tests {
         let paths = ["x/y/a.txt", "x/y/z/b.txt", "x/y2/c.txt"].map(PathBuf::from);
         assert_eq!(shared_directory(&paths), Path::new("x"));
         assert_eq!(shared_directory(&paths[..1]), Path::new("x/y"));
+        assert_eq!(shared_directory(&["/a/b.txt", "c.txt"].map(PathBuf::from)), Path::new("/"));
     }
 }

@@ -26,6 +26,8 @@ pub struct Settings {
     pub seed: u64,
     pub part: (u64, u64),
     pub skip_errors: bool,
+    /// Follows from the memory; decides which lines are left out.
+    pub max_line_bytes: u64,
     pub inputs: Vec<(String, u64)>,
 }
 
@@ -59,6 +61,7 @@ impl Settings {
             ("--seed", self.seed.to_string()),
             ("--part", format!("{}/{}", self.part.0, self.part.1)),
             ("--on-error", if self.skip_errors { "skip" } else { "stop" }.to_owned()),
+            ("the longest line that --memory allows", self.max_line_bytes.to_string()),
             ("the number of input files", self.inputs.len().to_string()),
         ];
         let files = self.inputs.iter().map(|(name, bytes)| ("an input file", format!("{name} of {bytes} bytes")));

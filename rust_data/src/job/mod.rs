@@ -34,6 +34,9 @@ pub struct Options {
 /// What a thread takes: word caches, a batch of text, the pages that it is cut from.
 const THREAD_BYTES: u64 = 64 << 20;
 
+/// What is more memory than this serves more threads, not longer lines.
+const MOST_FOR_LINES: u64 = 1_000_000_000;
+
 impl Options {
     /// Bytes without which the job cannot run.
     pub fn least_memory(&self) -> u64 {
@@ -50,9 +53,9 @@ impl Options {
         self.waiting_bytes() / 4
     }
 
-    /// Longest line of a text file that is read.
+    /// Longest line of a text file that is read; not a matter of threads, of which the output is independent.
     fn max_line_bytes(&self) -> u64 {
-        self.waiting_bytes() / 4
+        self.memory.min(MOST_FOR_LINES) / 12
     }
 }
 

@@ -131,6 +131,10 @@ fn run_as<T: Id>(plan: Plan, options: &Options, model: &Arc<Model>, progress: &A
     let sink = job.sink.into_inner().unwrap_or_else(PoisonError::into_inner);
     job.lanes.outcome()?;
     let (splits, sources) = sink.finish()?;
+    if options.part.1 == 1 && splits.train.tokens + splits.val.tokens == 0 {
+        let (rows, files) = (sources.iter().map(|source| source.skipped).sum::<u64>(), plan.broken.len());
+        return Err(Error::value(format!("the input holds no text: {rows} rows and {files} files were left out")));
+    }
     let manifest = manifest_of::<T>(options, model, splits, plan.digest(sources)?);
     write_json(&options.out.join(MANIFEST), &manifest)?;
     let journal = options.out.join(JOURNAL);
@@ -173,6 +177,7 @@ fn begin(plan: &Plan, options: &Options, model: &Model) -> Result<Begin> {
         seed: options.seed,
         part: options.part,
         skip_errors: options.on_error == OnError::Skip,
+        max_line_bytes: options.max_line_bytes(),
         inputs: plan.sources.iter().map(|source| (source.name.clone(), source.bytes)).collect(),
     };
     let (manifest, journal) = (options.out.join(MANIFEST), options.out.join(JOURNAL));
@@ -188,17 +193,24 @@ fn begin(plan: &Plan, options: &Options, model: &Model) -> Result<Begin> {
         let journal: Journal = read_json(&journal)?;
         journal.settings.agree(&settings)?;
         check_shards(&options.out, &journal.splits)?;
+        check_source(plan, &journal)?;
         return Ok(Begin::At(journal));
     }
     if manifest.exists() {
         let done: Manifest = read_json(&manifest)?;
         let same = (done.shard_tokens, done.seed, &done.tokenizer.sha256)
             == (settings.shard_tokens, settings.seed, &settings.tokenizer_sha256);
-        return match same {
-            true => Ok(Begin::Complete(done)),
-            false => Err(Error::value(format!("{} is complete, with other settings", options.out.display()))),
-        };
+        let used = |source: &SourceInfo| (source.file.clone(), source.bytes);
+        if !same || !done.sources.iter().map(used).all(|source| settings.inputs.contains(&source)) {
+            let out = options.out.display();
+            return Err(Error::value(format!(
+                "{out} is complete, with other settings or inputs; choose another --out"
+            )));
+        }
+        check_shards(&options.out, &done.splits)?;
+        return Ok(Begin::Complete(done));
     }
+    refuse_shards(&options.out)?;
     let mut sources: Vec<SourceInfo> = plan
         .sources
         .iter()
@@ -210,6 +222,21 @@ fn begin(plan: &Plan, options: &Options, model: &Model) -> Result<Begin> {
     Ok(Begin::At(Journal { settings, position: Position::default(), splits: Splits::default(), sources }))
 }
 
+/// A new run neither overwrites shards nor mixes its own with them.
+fn refuse_shards(directory: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(directory).map_err(Error::io(directory))? {
+        let path = entry.map_err(Error::io(directory))?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if (name.starts_with("train") || name.starts_with("val")) && name.ends_with(".bin") {
+            return Err(Error::value(format!(
+                "{} is there already; delete it or choose another --out",
+                path.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// The shards of a killed run must still be what the journal says.
 fn check_shards(directory: &Path, splits: &Splits) -> Result<()> {
     for shard in splits.val.shards.iter().chain(&splits.train.shards) {
@@ -217,6 +244,22 @@ fn check_shards(directory: &Path, splits: &Splits) -> Result<()> {
         if sha256_of_file(&path)? != shard.sha256 {
             return Err(Error::value(format!("{}: changed since it was written; start anew", path.display())));
         }
+    }
+    Ok(())
+}
+
+/// Reads, and takes a panic of a format's library, as over damaged lengths, for what it is: a broken file.
+fn contained<R>(path: &Path, read: impl FnOnce() -> Result<R>) -> Result<R> {
+    let broken = || Error::value(format!("{}: broken file, reading it stopped at an impossible value", path.display()));
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(broken()))
+}
+
+/// The file in which a killed run stopped must still be the one that it read, where its digest was taken.
+fn check_source(plan: &Plan, journal: &Journal) -> Result<()> {
+    let Some(unit) = plan.units.get(journal.position.unit) else { return Ok(()) };
+    let (path, before) = (&plan.sources[unit.source].path, &journal.sources[unit.source].sha256);
+    if !before.is_empty() && sha256_of_file(path)? != *before {
+        return Err(Error::value(format!("{}: changed since it was read; start anew", path.display())));
     }
     Ok(())
 }
@@ -270,7 +313,8 @@ impl<T: Id> Job<'_, T> {
         };
         batch.clear();
         let before = reader.progress();
-        let (more, broken) = match reader.fill(batch) {
+        let path = &self.plan.sources[self.plan.units[ticket.unit].source].path;
+        let (more, broken) = match contained(path, || reader.fill(batch)) {
             Ok(more) => (more, None),
             Err(error) if self.options.on_error == OnError::Skip => (false, Some(error.to_string())),
             Err(error) => return Err(error),
@@ -297,7 +341,7 @@ impl<T: Id> Job<'_, T> {
             let _ = opened.send(unit.source);
         }
         let skip = if index == self.start.unit { self.start.row.saturating_sub(unit.first_row) } else { 0 };
-        unit.open(source, &self.options.column, self.options.max_line_bytes(), skip)
+        contained(&source.path, || unit.open(source, &self.options.column, self.options.max_line_bytes(), skip))
     }
 
     fn encode(&self, unit: usize, batch: &mut Batch, encoder: &mut Encoder<T>) -> Result<Encoded<T>> {
@@ -317,5 +361,16 @@ impl<T: Id> Job<'_, T> {
         Progress::add(&self.progress.tokens, tokens.len() as u64);
         let source = self.plan.units[unit].source;
         Ok(Encoded { unit, source, tokens, rows, rejected: std::mem::take(&mut batch.rejected), broken: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_over_a_file_is_a_broken_file() {
+        let error = contained(Path::new("a.parquet"), || -> Result<()> { panic!("negative length") }).unwrap_err();
+        assert!(error.to_string().starts_with("a.parquet: broken file"));
     }
 }

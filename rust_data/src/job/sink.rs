@@ -83,7 +83,7 @@ impl<T: Id> Sink<T> {
         let mut start = 0;
         for row in &batch.rows {
             while let Some(bad) = rejected.next_if(|bad| bad.row < row.row) {
-                self.reject(batch.source, bad)?;
+                self.reject(batch, bad)?;
             }
             self.seek(batch.unit, row.row);
             self.write(&batch.tokens[start..row.end])?;
@@ -93,7 +93,7 @@ impl<T: Id> Sink<T> {
                 self.end_document(batch.source)?;
             }
         }
-        rejected.try_for_each(|bad| self.reject(batch.source, bad))?;
+        rejected.try_for_each(|bad| self.reject(batch, bad))?;
         match &batch.broken {
             Some(reason) => self.give_up(batch.source, reason),
             None => Ok(()),
@@ -145,13 +145,17 @@ impl<T: Id> Sink<T> {
     }
 
     /// Counts a row without usable text, or stops the job with it.
-    fn reject(&mut self, source: usize, bad: &Rejected) -> Result<()> {
+    fn reject(&mut self, batch: &Encoded<T>, bad: &Rejected) -> Result<()> {
+        let source = batch.source;
         if self.on_error == OnError::Stop {
             return Err(Error::Row { place: self.sources[source].place_of(bad.row), reason: bad.reason.clone() });
         }
         self.journal.sources[source].skipped += 1;
         Progress::add(&self.progress.skipped, 1);
-        self.close_row(source)
+        self.close_row(source)?;
+        // a run that goes on must not count it again
+        self.journal.position = Position { unit: batch.unit, row: bad.row + 1, token: 0 };
+        Ok(())
     }
 
     fn give_up(&mut self, source: usize, reason: &str) -> Result<()> {
