@@ -16,7 +16,7 @@ from typing import Any
 
 from rust_data import class_tokens, mqar
 from rust_data.arrays import Arrays, write_npz, write_shards
-from rust_data.sizes import parse_count
+from rust_data.sizes import check_range, parse_count
 
 # of our own generators: rises when a seed gives other rows than before
 STREAM_VERSION = 2
@@ -133,6 +133,9 @@ class _ClassTokensTask:
 
 def run(args: argparse.Namespace) -> None:
     """Does what the command line asks for; raises ValueError or OSError."""
+    if args.task == "mqar" and args.no_fillers and not args.zoology:
+        raise ValueError("--no-fillers goes with --zoology; our own rows always have fillers")
+    check_range(1, 2**40, shard_rows=args.shard_rows)
     task = _MqarTask(args) if args.task == "mqar" else _ClassTokensTask(args)
     if args.preview:
         print(task.preview())

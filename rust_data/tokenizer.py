@@ -35,7 +35,12 @@ class Tokenizer:
     """
 
     def __init__(self, name: str | Path = "gpt2") -> None:
-        self.native = _load(str(name))
+        self._source = str(name)
+        self.native = _load(self._source)
+
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[str]]:
+        # by name or file: data loaders that spawn their workers send it to them
+        return Tokenizer, (self._source,)
 
     @property
     def name(self) -> str:

@@ -61,3 +61,21 @@ def read_all(directory: Path) -> np.ndarray:
 
 def shard_bytes(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(directory.glob("*.bin"))}
+
+
+def tokenizer_json(gpt2: Tokenizer, **changes: Any) -> dict[str, Any]:
+    """GPT-2 as a tokenizer.json, from the merges of the bundled vocabulary."""
+    assets = Path(__file__).parents[2] / "rust_data" / "assets" / "gpt2"
+    merges = (assets / "vocab.bpe").read_text().splitlines()[1:]
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    alphabet = {b: chr(b) for b in printable}
+    alphabet |= {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in printable)}
+    spelled = ["".join(alphabet[b] for b in token) for token in gpt2.native.tokens() if token]
+    vocab = {token: rank for rank, token in enumerate(spelled)} | {"<|endoftext|>": EOT}
+    root = {
+        "added_tokens": [{"id": EOT, "content": "<|endoftext|>", "special": True}],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
+        "model": {"type": "BPE", "dropout": None, "vocab": vocab, "merges": merges},
+    }
+    return root | changes

@@ -19,7 +19,7 @@ from rust_data.manifest import read_manifest
 from rust_data.tokenize import tokenize
 from rust_data.tokenizer import Tokenizer
 from rust_data.verify import verify
-from tests.rust_data.conftest import EOT, read_all, read_split, shard_bytes, write_jsonl, write_parquet
+from tests.rust_data.conftest import EOT, read_all, read_split, shard_bytes, tokenizer_json, write_jsonl, write_parquet
 
 
 def command(*arguments: Any) -> list[str]:
@@ -139,6 +139,19 @@ def test_packed_text_that_breaks_off_keeps_what_could_be_unpacked(tmp_path: Path
     text = Tokenizer("gpt2").decode(read_split(tmp_path / "out", "train")[:-1])
     assert len(text) > len(words) // 2
     assert words.startswith(text)
+
+
+def test_a_text_that_a_pattern_gives_up_on_is_a_bad_row(tmp_path: Path, gpt2: Tokenizer) -> None:
+    split = {"type": "Split", "pattern": {"Regex": r"\s+(?!\S)|\S+|\s+"}, "behavior": "Isolated", "invert": False}
+    bytes_alone = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+    sequence = {"type": "Sequence", "pretokenizers": [split, bytes_alone]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json(gpt2, pre_tokenizer=sequence)))
+    source = write_jsonl(tmp_path / "a.jsonl", ["good", " " * 5_000_000 + "x", "good"])
+    settings = {"tokenizer": tmp_path / "tokenizer.json"}
+    with pytest.raises(ValueError, match=r"a\.jsonl: line 2: splitting text"):
+        tokenize([str(source)], tmp_path / "stop", **settings)
+    manifest = tokenize([str(source)], tmp_path / "skip", on_error="skip", **settings)
+    assert (manifest["sources"][0]["documents"], manifest["sources"][0]["skipped"]) == (2, 1)
 
 
 def test_damaged_manifests_are_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rust_data.tokenizer import _CL100K_PATTERN, _O200K_PATTERN, Tokenizer
-from tests.rust_data.conftest import EOT
+from tests.rust_data.conftest import EOT, tokenizer_json
 
 MAX_EXAMPLES = int(os.environ.get("RUST_DATA_MAX_EXAMPLES", "200"))
 
@@ -131,6 +132,14 @@ def test_wrong_arguments(gpt2: Tokenizer) -> None:
     assert gpt2.decode([]) == ""
 
 
+def test_goes_to_other_processes_by_name(tmp_path: Path, gpt2: Tokenizer) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(tokenizer_json(gpt2)))
+    for tokenizer in (gpt2, Tokenizer(path)):
+        copy = pickle.loads(pickle.dumps(tokenizer))
+        assert (copy.name, copy.sha256) == (tokenizer.name, tokenizer.sha256)
+
+
 def test_works_in_a_forked_child(gpt2: Tokenizer) -> None:
     texts = ["some words of text " * 5000] * 40
     expected = gpt2.encode_batch(texts, threads=4)[0]
@@ -156,27 +165,9 @@ def test_other_patterns_take_the_regex_path(pattern: str, gpt2: Tokenizer, sampl
         assert ids[offsets[i] : offsets[i + 1]].tolist() == encoding.encode_ordinary(text), repr(text)
 
 
-def _tokenizer_json(gpt2: Tokenizer, **changes: Any) -> dict[str, Any]:
-    """GPT-2 as a tokenizer.json, from the merges of the bundled vocabulary."""
-    assets = Path(__file__).parents[2] / "rust_data" / "assets" / "gpt2"
-    merges = (assets / "vocab.bpe").read_text().splitlines()[1:]
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    alphabet = {b: chr(b) for b in printable}
-    alphabet |= {b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in printable)}
-    spelled = ["".join(alphabet[b] for b in token) for token in gpt2.native.tokens() if token]
-    vocab = {token: rank for rank, token in enumerate(spelled)} | {"<|endoftext|>": EOT}
-    root = {
-        "added_tokens": [{"id": EOT, "content": "<|endoftext|>", "special": True}],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True},
-        "model": {"type": "BPE", "dropout": None, "vocab": vocab, "merges": merges},
-    }
-    return root | changes
-
-
 def test_tokenizer_json(tmp_path: Path, gpt2: Tokenizer, sample_texts: list[str]) -> None:
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(_tokenizer_json(gpt2)))
+    path.write_text(json.dumps(tokenizer_json(gpt2)))
     loaded = Tokenizer(path)
     assert (loaded.vocab_size, loaded.eot, loaded.splitter, loaded.sha256) == (50257, EOT, "native", gpt2.sha256)
     texts = sample_texts[:100] + ADVERSARIAL
@@ -185,11 +176,11 @@ def test_tokenizer_json(tmp_path: Path, gpt2: Tokenizer, sample_texts: list[str]
 
 def test_tokenizer_json_that_is_more_than_bytes_and_merges(tmp_path: Path, gpt2: Tokenizer) -> None:
     path = tmp_path / "tokenizer.json"
-    path.write_text(json.dumps(_tokenizer_json(gpt2, normalizer={"type": "NFC"})))
+    path.write_text(json.dumps(tokenizer_json(gpt2, normalizer={"type": "NFC"})))
     with pytest.raises(ValueError, match=r"tokenizer.json: normalizer \"NFC\" is not supported"):
         Tokenizer(path)
     for bad in (2**31, 2**32 + 5, -1, "5"):
-        path.write_text(json.dumps(_tokenizer_json(gpt2, added_tokens=[{"id": bad, "content": "<|endoftext|>"}])))
+        path.write_text(json.dumps(tokenizer_json(gpt2, added_tokens=[{"id": bad, "content": "<|endoftext|>"}])))
         with pytest.raises(
             ValueError, match=r"tokenizer\.json: bad id .* of \"<\|endoftext\|>\": must be below 16777216"
         ):

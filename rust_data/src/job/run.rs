@@ -15,7 +15,7 @@ use crate::bpe::id::Id;
 use crate::bpe::vocab::hex;
 use crate::corpus::sources::{find, Source};
 use crate::corpus::units::{part_of, units_of, Unit};
-use crate::corpus::{Batch, Rows};
+use crate::corpus::{Batch, Rejected, Rows};
 use crate::error::{Error, Result};
 use crate::shards::header::MAX_SHARD_TOKENS;
 use crate::shards::manifest::{read_json, write_json, Manifest, SourceInfo, Splits, TokenizerInfo, FORMAT, MANIFEST};
@@ -350,13 +350,21 @@ impl<T: Id> Job<'_, T> {
         let mut rows = Vec::with_capacity(batch.rows.len());
         let mut start = 0;
         for row in &batch.rows {
-            encoder.encode(&batch.text[start..row.end], &mut tokens)?;
+            let before = tokens.len();
+            let outcome = encoder.encode(&batch.text[start..row.end], &mut tokens);
             start = row.end;
+            if let Err(error) = outcome {
+                // a pattern that gives up on a text, as regular expressions may
+                tokens.truncate(before);
+                batch.rejected.push(Rejected { row: row.row, reason: error.to_string() });
+                continue;
+            }
             if row.complete {
                 tokens.push(eot);
             }
             rows.push(RowTokens { row: row.row, end: tokens.len(), complete: row.complete });
         }
+        batch.rejected.sort_by_key(|bad| bad.row);
         Progress::add(&self.progress.text_bytes, batch.text.len() as u64);
         Progress::add(&self.progress.tokens, tokens.len() as u64);
         let source = self.plan.units[unit].source;

@@ -1,11 +1,12 @@
 //! A seeded permutation of all documents in bounded memory: an external sort by random keys.
 //!
 //! The key of a document is drawn from ChaCha8 at (seed, file, row) alone. Documents go into bucket
-//! files by the leading part of their key; each bucket is then sorted in memory. The order is that of
-//! the keys, so neither threads nor the number of buckets show in it.
+//! files by the leading part of their key; each bucket is then sorted in memory, or split first where it
+//! is too large. The order is that of the keys, so neither threads nor buckets show in it.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -16,32 +17,36 @@ use crate::bpe::id::Id;
 use crate::error::{Error, Result};
 
 const MAX_BUCKETS: u64 = 256;
-/// Key and number of tokens, before the tokens of each document in a bucket.
+const PREFIX: &str = "shuffle";
+const ENDING: &str = ".tmp";
+/// Key and bytes of the tokens, before the tokens of each document in a bucket.
 const RECORD_HEAD: usize = 16;
 
 pub struct Shuffle<T> {
     random: ChaCha8Rng,
-    buckets: Vec<Bucket>,
+    buckets: Buckets,
+    bucket_bytes: u64,
     document: Vec<T>,
     bytes: Vec<u8>,
 }
 
-struct Bucket {
-    path: PathBuf,
-    file: BufWriter<File>,
-}
-
 impl<T: Id> Shuffle<T> {
-    /// Buckets under `directory`, about `corpus_bytes / bucket_bytes` of them.
+    /// Buckets under `directory`, about `corpus_bytes / bucket_bytes` of them; those of a killed run go.
     pub fn new(directory: &Path, seed: u64, corpus_bytes: u64, bucket_bytes: u64) -> Result<Self> {
-        let count = corpus_bytes.div_ceil(bucket_bytes.max(1)).clamp(1, MAX_BUCKETS);
-        let create = |index| {
-            let path = directory.join(format!("shuffle_{index:03}.tmp"));
-            let file = BufWriter::new(File::create(&path).map_err(Error::io(&path))?);
-            Ok(Bucket { path, file })
-        };
-        let buckets = (0..count).map(create).collect::<Result<_>>()?;
-        Ok(Self { random: ChaCha8Rng::seed_from_u64(seed), buckets, document: Vec::new(), bytes: Vec::new() })
+        for entry in std::fs::read_dir(directory).map_err(Error::io(directory))? {
+            let path = entry.map_err(Error::io(directory))?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.starts_with(PREFIX) && name.ends_with(ENDING) {
+                std::fs::remove_file(&path).map_err(Error::io(&path))?;
+            }
+        }
+        Ok(Self {
+            random: ChaCha8Rng::seed_from_u64(seed),
+            buckets: Buckets::create(&directory.join(PREFIX), corpus_bytes.div_ceil(bucket_bytes.max(1)), 0..1 << 64)?,
+            bucket_bytes,
+            document: Vec::new(),
+            bytes: Vec::new(),
+        })
     }
 
     /// Adds to the current document.
@@ -56,23 +61,86 @@ impl<T: Id> Shuffle<T> {
         let key = self.random.next_u64();
         self.bytes.clear();
         self.bytes.extend_from_slice(&key.to_le_bytes());
-        self.bytes.extend_from_slice(&(self.document.len() as u64).to_le_bytes());
+        self.bytes.extend_from_slice(&(size_of_val(&*self.document) as u64).to_le_bytes());
         T::extend_bytes(&self.document, &mut self.bytes);
         self.document.clear();
-        let index = (u128::from(key) * self.buckets.len() as u128) >> 64;
-        let bucket = &mut self.buckets[index as usize];
-        bucket.file.write_all(&self.bytes).map_err(Error::io(&bucket.path))
+        self.buckets.push(key, &self.bytes)
     }
 
     /// Writes all documents in the order of their keys and removes the buckets.
     pub fn drain(self, writer: &mut SplitWriter<T>) -> Result<()> {
-        for Bucket { path, mut file } in self.buckets {
+        self.buckets.drain(self.bucket_bytes, writer)
+    }
+}
+
+/// Files of documents, each with an equal share of a range of keys.
+struct Buckets {
+    keys: Range<u128>,
+    list: Vec<Bucket>,
+}
+
+struct Bucket {
+    path: PathBuf,
+    file: BufWriter<File>,
+    bytes: u64,
+    documents: u64,
+}
+
+impl Buckets {
+    /// `count` of them, as far as that many files are good; their paths begin with `prefix`.
+    fn create(prefix: &Path, count: u64, keys: Range<u128>) -> Result<Self> {
+        let create = |index| {
+            let mut path = prefix.as_os_str().to_owned();
+            path.push(format!("_{index:03}{ENDING}"));
+            let path = PathBuf::from(path);
+            let file = BufWriter::new(File::create(&path).map_err(Error::io(&path))?);
+            Ok(Bucket { path, file, bytes: 0, documents: 0 })
+        };
+        let list = (0..count.clamp(1, MAX_BUCKETS)).map(create).collect::<Result<_>>()?;
+        Ok(Self { keys, list })
+    }
+
+    fn push(&mut self, key: u64, record: &[u8]) -> Result<()> {
+        let width = self.keys.end - self.keys.start;
+        let index = (u128::from(key) - self.keys.start) * self.list.len() as u128 / width;
+        let bucket = &mut self.list[index as usize];
+        bucket.bytes += record.len() as u64;
+        bucket.documents += 1;
+        bucket.file.write_all(record).map_err(Error::io(&bucket.path))
+    }
+
+    fn drain<T: Id>(self, most_bytes: u64, writer: &mut SplitWriter<T>) -> Result<()> {
+        let (count, start, width) = (self.list.len() as u128, self.keys.start, self.keys.end - self.keys.start);
+        for (index, Bucket { path, mut file, bytes, documents }) in (0u128..).zip(self.list) {
             file.flush().map_err(Error::io(&path))?;
             drop(file);
-            write_sorted(&path, writer)?;
-            std::fs::remove_file(&path).map_err(Error::io(&path))?;
+            // the keys whose share of the width rounds down to the index
+            let keys = start + (index * width).div_ceil(count)..start + ((index + 1) * width).div_ceil(count);
+            // there were more documents than the size of the input told
+            if bytes > most_bytes && documents > 1 && keys.end - keys.start > 1 {
+                let smaller = split(&path, bytes.div_ceil(most_bytes.max(1)).max(2), keys)?;
+                std::fs::remove_file(&path).map_err(Error::io(&path))?;
+                smaller.drain(most_bytes, writer)?;
+            } else {
+                write_sorted(&path, writer)?;
+                std::fs::remove_file(&path).map_err(Error::io(&path))?;
+            }
         }
         Ok(())
+    }
+}
+
+/// The documents of a bucket in `count` smaller ones, which keep their order.
+fn split(path: &Path, count: u64, keys: Range<u128>) -> Result<Buckets> {
+    let mut smaller = Buckets::create(&path.with_extension(""), count, keys)?;
+    let mut file = BufReader::new(File::open(path).map_err(Error::io(path))?);
+    let mut record = Vec::new();
+    loop {
+        record.clear();
+        (&mut file).take(RECORD_HEAD as u64).read_to_end(&mut record).map_err(Error::io(path))?;
+        let Some((key, bytes)) = record.get(..RECORD_HEAD).and_then(record_head) else { return Ok(smaller) };
+        (&mut file).take(bytes).read_to_end(&mut record).map_err(Error::io(path))?;
+        smaller.push(key, &record)?;
     }
 }
 
@@ -80,9 +148,9 @@ fn write_sorted<T: Id>(path: &Path, writer: &mut SplitWriter<T>) -> Result<()> {
     let bytes = std::fs::read(path).map_err(Error::io(path))?;
     let mut documents = Vec::new();
     let mut at = 0;
-    while let Some((key, count)) = bytes.get(at..at + RECORD_HEAD).and_then(record_head) {
+    while let Some((key, len)) = bytes.get(at..at + RECORD_HEAD).and_then(record_head) {
         let start = at + RECORD_HEAD;
-        at = start + count as usize * size_of::<T>();
+        at = start + len as usize;
         documents.push((key, start, at));
     }
     // equal keys keep the order of the corpus
@@ -103,6 +171,7 @@ fn write_sorted<T: Id>(path: &Path, writer: &mut SplitWriter<T>) -> Result<()> {
     Ok(())
 }
 
+/// Key of a document, and bytes of its tokens.
 fn record_head(head: &[u8]) -> Option<(u64, u64)> {
     let (key, count) = head.split_at(8);
     Some((u64::from_le_bytes(key.try_into().ok()?), u64::from_le_bytes(count.try_into().ok()?)))
@@ -117,9 +186,10 @@ mod tests {
     use crate::shards::manifest::Splits;
 
     /// The shard that 500 documents of known tokens make with buckets of this size.
-    fn shuffled(model: &Arc<Model>, folder: &Path, bucket_bytes: u64) -> Vec<u8> {
+    fn shuffled(model: &Arc<Model>, folder: &Path, corpus_bytes: u64, bucket_bytes: u64) -> Vec<u8> {
         std::fs::create_dir_all(folder).unwrap();
-        let mut shuffle = Shuffle::<u16>::new(folder, 5, 100_000, bucket_bytes).unwrap();
+        std::fs::write(folder.join("shuffle_000_007.tmp"), "of a killed run").unwrap();
+        let mut shuffle = Shuffle::<u16>::new(folder, 5, corpus_bytes, bucket_bytes).unwrap();
         for row in 0..500 {
             shuffle.write(&vec![row as u16; row % 9]);
             shuffle.write(&[50_256]);
@@ -138,8 +208,11 @@ mod tests {
     fn buckets_do_not_show() {
         let model = Arc::new(Model::gpt2().unwrap());
         let folder = std::env::temp_dir().join(format!("rust_data_shuffle_{}", std::process::id()));
-        let one = shuffled(&model, &folder, 1 << 20);
-        assert!(one == shuffled(&model, &folder, 1_000));
-        assert!(one == shuffled(&model, &folder, 1));
+        let one = shuffled(&model, &folder, 100_000, 1 << 20);
+        assert!(one == shuffled(&model, &folder, 100_000, 1_000));
+        assert!(one == shuffled(&model, &folder, 100_000, 1));
+        // buckets that turn out too large, down to single documents
+        assert!(one == shuffled(&model, &folder, 1, 3_000));
+        assert!(one == shuffled(&model, &folder, 2, 1));
     }
 }

@@ -18,7 +18,7 @@ impl From<Error> for PyErr {
             Error::Value(_) | Error::Row { .. } => PyValueError::new_err(text),
             Error::Io { path, source } => match source.raw_os_error() {
                 // from the number Python picks the subclass: FileNotFoundError, PermissionError, ...
-                Some(number) => PyOSError::new_err((number, reason(&source), path)),
+                Some(number) => PyOSError::new_err((number, reason(&source), path.display().to_string())),
                 None => PyOSError::new_err(text),
             },
             Error::Cancelled => PyKeyboardInterrupt::new_err(text),
