@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,17 @@ def test_bad_rows_behind_the_last_document_count_once(tmp_path: Path) -> None:
     (out / "manifest.json.tmp").rmdir()
     manifest = tokenize(str(tmp_path / "a.jsonl"), out, on_error="skip", resume=True)
     assert (manifest["sources"][0]["documents"], manifest["sources"][0]["skipped"]) == (1, 3)
+
+
+def test_two_runs_do_not_write_to_one_directory(tmp_path: Path) -> None:
+    source, out = write_jsonl(tmp_path / "a.jsonl", ["one two three"]), tmp_path / "out"
+    out.mkdir()
+    other = os.open(out, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(ValueError, match="another run is writing here"):
+        tokenize(str(source), out)
+    os.close(other)
+    tokenize(str(source), out)
 
 
 def test_an_input_that_changed_is_not_gone_on_with(tmp_path: Path) -> None:

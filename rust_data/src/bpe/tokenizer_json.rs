@@ -9,9 +9,8 @@ use super::encoder::Model;
 use super::merge::Merges;
 use super::vocab::{printable_alphabet, Vocab};
 use crate::error::{Error, Result};
-use crate::text::pattern::Splitter;
+use crate::text::pattern::{Splitter, GPT2_PATTERN};
 
-const GPT2_PATTERN: &str = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 /// Ids are below this, so that a table of them can be made.
 const MAX_ID: u64 = 1 << 24;
 /// Names of the token that ends a document, by which it is found among the added tokens.

@@ -1,5 +1,6 @@
 //! Planning a job, running it on threads, and writing the manifest.
 
+use std::fs::{File, TryLockError};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::mpsc::{channel, Receiver, Sender};
@@ -92,6 +93,7 @@ pub fn run(plan: Plan, options: &Options, model: &Arc<Model>, progress: &Arc<Pro
 
 fn run_as<T: Id>(plan: Plan, options: &Options, model: &Arc<Model>, progress: &Arc<Progress>) -> Result<Manifest> {
     std::fs::create_dir_all(&options.out).map_err(Error::io(&options.out))?;
+    let _alone = lock(&options.out)?;
     let journal = match begin(&plan, options, model)? {
         Begin::Complete(manifest) => return Ok(manifest),
         Begin::At(journal) => journal,
@@ -140,6 +142,18 @@ fn run_as<T: Id>(plan: Plan, options: &Options, model: &Arc<Model>, progress: &A
     let journal = options.out.join(JOURNAL);
     std::fs::remove_file(&journal).map_err(Error::io(&journal))?;
     Ok(manifest)
+}
+
+/// Keeps other runs out of a directory until it is dropped, or this process ends in whatever way. Where the
+/// file system knows no locks there is none.
+fn lock(directory: &Path) -> Result<File> {
+    let folder = File::open(directory).map_err(Error::io(directory))?;
+    match folder.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            Err(Error::value(format!("{}: another run is writing here; wait for it or stop it", directory.display())))
+        }
+        _ => Ok(folder),
+    }
 }
 
 fn manifest_of<T: Id>(options: &Options, model: &Model, splits: Splits, sources: Vec<SourceInfo>) -> Manifest {

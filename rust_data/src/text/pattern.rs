@@ -4,11 +4,14 @@ use fancy_regex::Regex;
 
 use crate::error::{Error, Result};
 
+/// The GPT-2 pattern as tokenizer.json files mean it.
+pub const GPT2_PATTERN: &str = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
 /// Spellings of the GPT-2 pattern: the published one, tiktoken's, and that of tokenizer.json files.
 const GPT2_SPELLINGS: [&str; 3] = [
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s",
-    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    GPT2_PATTERN,
 ];
 
 pub enum Splitter {
