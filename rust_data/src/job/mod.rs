@@ -1,5 +1,6 @@
 //! The tokenization job: units of work read and encoded by all threads, shards written in order.
 
+mod begin;
 pub mod journal;
 mod lanes;
 pub mod progress;
