@@ -26,7 +26,8 @@ pub struct Settings {
     pub seed: u64,
     pub part: (u64, u64),
     pub skip_errors: bool,
-    /// Follows from the memory; decides which lines are left out.
+    /// Follows from the memory; decides which lines are left out. (0 in a journal of before.)
+    #[serde(default)]
     pub max_line_bytes: u64,
     pub inputs: Vec<(String, u64)>,
 }
