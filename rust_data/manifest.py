@@ -6,7 +6,7 @@ from typing import Any
 
 NAME = "manifest.json"
 FORMAT = "rust_data.tokens"
-FIELDS = ("tokenizer", "dtype", "splits", "sources")
+FIELDS = ("tokenizer", "dtype", "seed", "splits", "sources")
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

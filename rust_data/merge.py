@@ -22,16 +22,23 @@ def merge(out: Path, parts: list[Path]) -> dict[str, Any]:
     """Joins complete corpora and returns the new manifest.
 
     Raises:
-        ValueError: if a part is not complete, differs in tokenizer or seed, or `out` holds a corpus.
+        ValueError: if a part is not complete, given twice, differs in tokenizer or seed, or `out` holds shards.
     """
     manifests = [read_manifest(part) for part in parts]
     for part, manifest in zip(parts, manifests, strict=True):
         for name in _SAME:
             if manifest[name] != manifests[0][name]:
                 raise ValueError(f"{part}: {name} is {manifest[name]}, in {parts[0]} {manifests[0][name]}")
+    places = [part.resolve() for part in parts]
+    twice = [part for i, part in enumerate(parts) if places[i] in places[:i]]
+    if twice:
+        raise ValueError(f"{twice[0]}: given more than once")
     if (out / NAME).exists():
         raise ValueError(f"{out} holds a corpus already; choose another place")
     out.mkdir(parents=True, exist_ok=True)
+    others = [*out.glob("train*.bin"), *out.glob("val*.bin")]
+    if others:
+        raise ValueError(f"{others[0]} is there already; delete it or choose another place")
     merged = dict(manifests[0], splits={}, sources=_merge_sources(manifests))
     for split in manifests[0]["splits"]:
         shards: list[dict[str, Any]] = []

@@ -103,6 +103,12 @@ def test_damaged_row_group(tmp_path: Path, sample_texts: list[str]) -> None:
     assert num_documents(tmp_path / "skip") == source["documents"]
 
 
+def test_codecs_that_are_left_out_are_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet", compression="brotli")
+    with pytest.raises(ValueError, match=r"a\.parquet: brotli is not supported; write it with snappy, zstd or gzip"):
+        tokenize([str(tmp_path / "a.parquet")], tmp_path / "out")
+
+
 def test_unreadable_files(tmp_path: Path) -> None:
     good = write_jsonl(tmp_path / "a.jsonl", ["good"])
     (tmp_path / "b.parquet").write_bytes(b"PAR1 nonsense PAR1")

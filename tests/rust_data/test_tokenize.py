@@ -184,6 +184,13 @@ def test_parts_are_the_whole_in_order(tmp_path: Path, sample_texts: list[str]) -
     for shard in merged["splits"]["train"]["shards"]:
         check_shard(tmp_path / "merged" / shard["file"], shard)
     assert merge_main([str(tmp_path / "merged"), *map(str, parts)]) == 1
+    with pytest.raises(ValueError, match="given more than once"):
+        merge(tmp_path / "twice", [*parts, parts[0]])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train_000000.bin").write_bytes(b"mine")
+    with pytest.raises(ValueError, match=r"train_000000\.bin is there already"):
+        merge(tmp_path / "mine", parts)
+    assert (tmp_path / "mine" / "train_000000.bin").read_bytes() == b"mine"
 
 
 def test_seed_permutes_whole_documents(tmp_path: Path) -> None:

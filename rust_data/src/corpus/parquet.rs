@@ -62,6 +62,13 @@ impl Footer {
 }
 
 fn broken(path: &Path, error: &ParquetError) -> Error {
+    // the library's words for a codec that this build leaves out
+    if let Some((_, codec)) = error.to_string().split_once("Disabled feature at compile time: ") {
+        return Error::value(format!(
+            "{}: {codec} is not supported; write it with snappy, zstd or gzip",
+            path.display()
+        ));
+    }
     Error::value(format!("{}: broken parquet file: {error}", path.display()))
 }
 
