@@ -36,7 +36,7 @@ def merge(out: Path, parts: list[Path]) -> dict[str, Any]:
     if (out / NAME).exists():
         raise ValueError(f"{out} holds a corpus already; choose another place")
     out.mkdir(parents=True, exist_ok=True)
-    others = [*out.glob("train*.bin"), *out.glob("val*.bin")]
+    others = [path for name in ("train.bin", "val.bin", "train_*.bin", "val_*.bin") for path in out.glob(name)]
     if others:
         raise ValueError(f"{others[0]} is there already; delete it or choose another place")
     merged = dict(manifests[0], splits={}, sources=_merge_sources(manifests))

@@ -89,7 +89,8 @@ fn refuse_shards(directory: &Path) -> Result<()> {
     for entry in std::fs::read_dir(directory).map_err(Error::io(directory))? {
         let path = entry.map_err(Error::io(directory))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if (name.starts_with("train") || name.starts_with("val")) && name.ends_with(".bin") {
+        let split = name.strip_prefix("train").or(name.strip_prefix("val"));
+        if split.is_some_and(|rest| rest == ".bin" || rest.starts_with('_') && rest.ends_with(".bin")) {
             return Err(Error::value(format!(
                 "{} is there already; delete it or choose another --out",
                 path.display()
