@@ -78,4 +78,4 @@ def test_async_checkpoints_tensorboard_and_profiler(
 
 def test_tensor_parallelism_is_refused_with_the_reason(tmp_path: Path, corpus_overrides: tuple[str, ...]) -> None:
     run = train(tmp_path, *corpus_overrides, "--parallelism.tensor_parallel_degree", "2", ranks=2, status=1)
-    assert "tensor_parallel_degree" in run.output
+    assert "tensor_parallel_degree" in run.output, run.output[-6000:]
