@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -80,4 +81,8 @@ def leave(status: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    leave(main())
+    status = main()
+    if status == USER_ERROR and os.environ.get("LOCAL_RANK", "0") != "0":
+        # launchers show the first rank's output, and end it when another one leaves before it has spoken
+        time.sleep(5)
+    leave(status)
