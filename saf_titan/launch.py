@@ -18,6 +18,7 @@ from torchtitan.tools.logging import init_logger, logger
 
 from saf_titan.build import trainer_config
 from saf_titan.config import RunConfig, check_world_size
+from saf_titan.leave import leave
 
 FAILURE = 1
 
@@ -46,7 +47,7 @@ def launch(run: RunConfig) -> int:
         logger.error(_explain(error, run))
         _keep_trace(run)
         # other ranks may be waiting in a collective; the launcher ends them
-        os._exit(FAILURE)
+        leave(FAILURE)
     finally:
         if trainer is not None:
             trainer.close()

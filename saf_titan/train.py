@@ -6,15 +6,12 @@ resumed.
 
 from __future__ import annotations
 
-import logging
-import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from saf_titan.config import COMMAND_LINE, ConfigError, Problem, help_text, load_config
+from saf_titan.leave import leave
 
 USER_ERROR = 2
 
@@ -68,21 +65,5 @@ def _split(arguments: list[str]) -> tuple[Path | None, list[str]]:
     return path, overrides
 
 
-def leave(status: int) -> NoReturn:
-    """End the process without unwinding torch's background threads, when everything is written and closed.
-
-    On two busy cores about one finished rank in fifty aborted in the normal way out (SIGABRT after the last line),
-    which the launcher then took for a failed run.
-    """
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-
-
 if __name__ == "__main__":
-    status = main()
-    if status == USER_ERROR and os.environ.get("LOCAL_RANK", "0") != "0":
-        # launchers show the first rank's output, and end it when another one leaves before it has spoken
-        time.sleep(5)
-    leave(status)
+    leave(main())

@@ -112,8 +112,8 @@ def _without_documents(arch: int) -> Iterator[Case]:
                     name = "toeplitz_mm" + "_transpose" * transpose
                     yield Case(name, toeplitz_mm_kernel, constants, tiles, dtype)
         for D in HEAD_DIMS:
-            DL, DH = head_tiles(D)
-            head = {"D": D, "DL": DL, "DH": DH} | precision
+            DL, DE = head_tiles(D)
+            head = {"D": D, "DL": DL, "DE": DE} | precision
             launches = [("mixed_fwd", mixed_fwd_kernel, {"PAD": STRIP_PAD}, forward_tiles(D, dtype, limit))]
             for group in GROUPS:
                 name = "mixed_bwd_dkdv" + f"_group{group}" * (group > 1)

@@ -54,7 +54,7 @@ def fused_forward(
     lse_BUT = torch.empty(B, U, T, dtype=torch.float32, device=v_BTKD.device)
     pattern, documents = in_documents(pattern, T, cu_seqlens)
     strip, reach_S = make_strip(pattern, T, v_BTKD.dtype)
-    DL, DH = head_tiles(D)
+    DL, DE = head_tiles(D)
     xs_STN = prescale_heads(v_BTKD, pattern.scale_HT, heads.static_S // group)
     k_index_U = compact_kv_index(heads.live_U // group, num_kv, k_BTKD.shape[2])
     blocks, num_blocks = row_blocks(T, tiles.rows, documents)
@@ -63,7 +63,7 @@ def fused_forward(
         pattern.inv_z_HT, blocks, scale * LOG2_E, B, T, H, U, group, strip.shape[2], xs_STN.shape[1], xs_STN.shape[2],
         pattern.inv_z_HT.stride(0),
         *q_BTUD.stride(), *k_BTKD.stride(), *v_BTKD.stride(),
-        D=D, DL=DL, DH=DH, PAD=STRIP_PAD, PRECISION=dot_precision(v_BTKD.dtype), **launch_options(tiles),
+        D=D, DL=DL, DE=DE, PAD=STRIP_PAD, PRECISION=dot_precision(v_BTKD.dtype), **launch_options(tiles),
     )  # fmt: skip
     return y_BTHD, lse_BUT
 
@@ -79,7 +79,7 @@ def mixed_fwd_kernel(
     stride_z,
     stride_qb, stride_qt, stride_qh, stride_qd, stride_kb, stride_kt, stride_kh, stride_kd,
     stride_vb, stride_vt, stride_vh, stride_vd,
-    D: tl.constexpr, DL: tl.constexpr, DH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PAD: tl.constexpr,
+    D: tl.constexpr, DL: tl.constexpr, DE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PAD: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     # the row blocks with the longest loops start first
@@ -91,32 +91,32 @@ def mixed_fwd_kernel(
     o_a, o_n = tl.arange(0, BM), tl.arange(0, BN)
     o_m = i_m + o_a
     m_m = o_m < length
-    # columns of the second tile of a head have an _e, for end
-    o_d, o_e = tl.arange(0, DL), DL + tl.arange(0, DH if DH else DL)
+    # a head is one tile of DL columns, or has an end of DE more: _e
+    o_d, o_e = tl.arange(0, DL), DL + tl.arange(0, DE if DE else DL)
     m_d, m_e = (o_d < D)[None, :], (o_e < D)[None, :]
     b_y = tl.full([BM, DL], 0.0, tl.float32)
-    if DH:
-        b_y_e = tl.full([BM, DH], 0.0, tl.float32)
+    if DE:
+        b_y_e = tl.full([BM, DE], 0.0, tl.float32)
     if i_slot < U:
         i_k = tl.load(k_index + i_slot)
         p_q = q + i_b * stride_qb + i_slot * stride_qh + (start + o_m)[:, None] * stride_qt
         p_k = k + i_b * stride_kb + i_k * stride_kh + (start + o_n)[:, None] * stride_kt
         p_v = v + i_b * stride_vb + i_h // group * stride_vh + (start + o_n)[:, None] * stride_vt
         b_q = tl.load(p_q + o_d[None, :] * stride_qd, mask=m_m[:, None] & m_d, other=0.0)
-        if DH:
+        if DE:
             b_q_e = tl.load(p_q + o_e[None, :] * stride_qd, mask=m_m[:, None] & m_e, other=0.0)
         b_max = tl.full([BM], float("-inf"), tl.float32)
         b_sum = tl.full([BM], 0.0, tl.float32)
         for _ in tl.range(0, i_m, BN):
             b_k = tl.load(p_k + o_d[None, :] * stride_kd, mask=m_d, other=0.0)
             b_s = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
-            if DH:
+            if DE:
                 b_k_e = tl.load(p_k + o_e[None, :] * stride_kd, mask=m_e, other=0.0)
                 b_s = tl.dot(b_q_e, tl.trans(b_k_e), b_s, input_precision=PRECISION)
             b_p, b_decay, b_max, b_sum = softmax_step(b_s * scale_log2, b_max, b_sum)
             b_v = tl.load(p_v + o_d[None, :] * stride_vd, mask=m_d, other=0.0)
             b_y = tl.dot(b_p.to(b_v.dtype), b_v, b_y * b_decay, input_precision=PRECISION)
-            if DH:
+            if DE:
                 b_v_e = tl.load(p_v + o_e[None, :] * stride_vd, mask=m_e, other=0.0)
                 b_y_e = tl.dot(b_p.to(b_v.dtype), b_v_e, b_y_e * b_decay, input_precision=PRECISION)
             p_k += BN * stride_kt
@@ -126,14 +126,14 @@ def mixed_fwd_kernel(
             m_n = (i_n + o_n < length)[:, None]
             b_k = tl.load(p_k + o_d[None, :] * stride_kd, mask=m_n & m_d, other=0.0)
             b_s = tl.dot(b_q, tl.trans(b_k), input_precision=PRECISION)
-            if DH:
+            if DE:
                 b_k_e = tl.load(p_k + o_e[None, :] * stride_kd, mask=m_n & m_e, other=0.0)
                 b_s = tl.dot(b_q_e, tl.trans(b_k_e), b_s, input_precision=PRECISION)
             b_s = tl.where(o_m[:, None] >= (i_n + o_n)[None, :], b_s * scale_log2, float("-inf"))
             b_p, b_decay, b_max, b_sum = softmax_step(b_s, b_max, b_sum)
             b_v = tl.load(p_v + o_d[None, :] * stride_vd, mask=m_n & m_d, other=0.0)
             b_y = tl.dot(b_p.to(b_v.dtype), b_v, b_y * b_decay, input_precision=PRECISION)
-            if DH:
+            if DE:
                 b_v_e = tl.load(p_v + o_e[None, :] * stride_vd, mask=m_n & m_e, other=0.0)
                 b_y_e = tl.dot(b_p.to(b_v.dtype), b_v_e, b_y_e * b_decay, input_precision=PRECISION)
             p_k += BN * stride_kt
@@ -150,7 +150,7 @@ def mixed_fwd_kernel(
             b_w = tl.load(p_w, cache_modifier=".ca")
             b_x = load_rows(p_x + o_d[None, :], o_key, length, blocks is not None)
             b_y = tl.dot(b_w, b_x, b_y, input_precision=PRECISION)
-            if DH:
+            if DE:
                 b_x_e = load_rows(p_x + o_e[None, :], o_key, length, blocks is not None)
                 b_y_e = tl.dot(b_w, b_x_e, b_y_e, input_precision=PRECISION)
             p_w += BN
@@ -159,7 +159,7 @@ def mixed_fwd_kernel(
         b_after = tl.load(inv_z + i_s * stride_z + start + o_m, mask=m_m, other=0.0)
     p_y = y + ((i_b * T + start + o_m)[:, None] * H + i_h) * D
     tl.store(p_y + o_d[None, :], (b_y * b_after[:, None]).to(y.dtype.element_ty), mask=m_m[:, None] & m_d)
-    if DH:
+    if DE:
         tl.store(p_y + o_e[None, :], (b_y_e * b_after[:, None]).to(y.dtype.element_ty), mask=m_m[:, None] & m_e)
 
 

@@ -162,9 +162,7 @@ def _pattern_grad_kernel(
     pattern = StaticPattern(
         alpha_HT, rho_HT, scale_HT, weight_HT, inv_z_HT, spectra_H2N, heavy_HM, far_H2R, reach_H, error_HP
     )
-    dalpha_HT, drho_HT = _pattern_grad_fake(dy_BTHD, v_BTHD, alpha_HT)
-    dalpha_HT.zero_()
-    drho_HT.zero_()
+    dalpha_HT, drho_HT = (torch.zeros_like(x_HT, dtype=torch.float32) for x_HT in (alpha_HT, rho_HT))
     for a, b in document_bounds(v_BTHD.shape[1], cu_seqlens):
         more_alpha_HT, more_rho_HT = pattern_gradient(dy_BTHD[:, a:b], v_BTHD[:, a:b], pattern)
         dalpha_HT += more_alpha_HT
