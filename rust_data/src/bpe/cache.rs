@@ -5,6 +5,7 @@
 
 use super::id::Id;
 use super::pages::table;
+use crate::simd::prefetch;
 
 /// Longest word that fits into a key.
 pub const SHORT: usize = 15;
@@ -154,19 +155,6 @@ impl<T: Id, const BUCKETS: usize> ShortCache<T, BUCKETS> {
         self.room -= 1;
         true
     }
-}
-
-/// Asks for the cache line of what will be read soon.
-#[inline(always)]
-fn prefetch<T>(place: &T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch cannot fault.
-    unsafe {
-        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(place).cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
 }
 
 /// Number of ids that a slot holds itself.

@@ -40,6 +40,19 @@ pub struct Masks {
     pub high: u64,
 }
 
+/// Asks for the cache line at `address`, which may be anywhere: nothing but speed depends on it.
+#[inline(always)]
+pub fn prefetch<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing that the program sees, and cannot fault.
+    unsafe {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 pub trait Simd: Copy {
     /// Sixteen 16-bit numbers, in registers where that is possible.
     type Ranks: Copy;

@@ -8,7 +8,11 @@
 use super::classes::{class_of, Class};
 use super::scalar::contraction_len;
 use super::seams::Seams;
-use crate::simd::{Simd, BLOCK};
+use crate::simd::{prefetch, Simd, BLOCK};
+
+/// How far ahead the text is fetched. Hardware fetches ahead to the end of a page only, of 4 KiB; what follows this text
+/// in memory is, as a rule, the next one.
+const AHEAD: usize = 4096;
 
 pub struct Blocks<'t> {
     text: &'t str,
@@ -82,6 +86,7 @@ impl<'t> Blocks<'t> {
         let base = self.at;
         let left = bytes.len() - base;
         self.at += BLOCK;
+        prefetch(bytes.as_ptr().wrapping_add(base + AHEAD));
         match bytes[base..].first_chunk() {
             Some(block) => self.bits_of(simd, base, block, !0, left),
             None => {
