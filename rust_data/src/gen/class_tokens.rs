@@ -89,7 +89,7 @@ impl ClassTokens {
 
     /// Writes one row and returns its class.
     #[inline(always)]
-    fn write_row<S: Simd>(&self, row: u64, random: &mut RowRandom<S>, tokens: &mut [i32]) -> u32 {
+    fn write_row<S: Simd>(&self, row: u64, mixture: &Mixture, random: &mut RowRandom<S>, tokens: &mut [i32]) -> u32 {
         random.seek(row);
         let class = match self.context {
             Context::Deterministic { .. } => (row % u64::from(self.classes)) as u32,
@@ -100,18 +100,19 @@ impl ClassTokens {
         let first_query = first_common + self.common;
         query[0] = if self.shared_query { first_query } else { first_query + class } as i32;
         match self.context {
-            Context::Iid { gamma, .. } => {
-                let threshold = (gamma * f64::from(1u32 << 31)).round() as u32;
-                let (first_distinct, num_distinct, num_common) = (class * self.distinct, self.distinct, self.common);
-                random.fill_from_word_pairs(context, |tokens, kinds, types| {
-                    for ((token, kind), word) in tokens.iter_mut().zip(kinds).zip(types) {
-                        let is_distinct = kind >> 1 < threshold;
-                        let (first, count) =
-                            if is_distinct { (first_distinct, num_distinct) } else { (first_common, num_common) };
-                        // uniform up to 2^-32
-                        *token = (first + ((u64::from(*word) * u64::from(count)) >> 32) as u32) as i32;
-                    }
-                });
+            Context::Iid { .. } => {
+                let first_distinct = class * self.distinct;
+                match *mixture {
+                    Mixture::Distinct => random.fill_below(self.distinct, first_distinct, context),
+                    Mixture::Common => random.fill_below(self.common, first_common, context),
+                    Mixture::Both { border, of_class, of_none } => random.fill_from_words(context, |word| {
+                        let (first, word, shares) = match word < border {
+                            true => (first_distinct, word, of_class),
+                            false => (first_common, word - border, of_none),
+                        };
+                        (first + shares.index(word)) as i32
+                    }),
+                }
             }
             Context::Counts { distinct, .. } => {
                 let (of_class, of_none) = context.split_at_mut(distinct);
@@ -134,6 +135,57 @@ impl ClassTokens {
     }
 }
 
+/// Which words stand for which tokens.
+enum Mixture {
+    Distinct,
+    Common,
+    /// Distinct tokens below the border.
+    Both {
+        border: u32,
+        of_class: Shares,
+        of_none: Shares,
+    },
+}
+
+impl Mixture {
+    fn new(gamma: f64, distinct: u32, common: u32) -> Self {
+        match u32::try_from((gamma * (1u64 << 32) as f64).round() as u64) {
+            Ok(0) => Self::Common,
+            Ok(border) => {
+                let (of_class, of_none) = (Shares::new(distinct, border), Shares::new(common, border.wrapping_neg()));
+                Self::Both { border, of_class, of_none }
+            }
+            Err(_) => Self::Distinct,
+        }
+    }
+}
+
+/// A range of words in equal shares, up to a few words.
+#[derive(Clone, Copy)]
+struct Shares {
+    /// Shares a word, as a multiple of `2^-shift`.
+    factor: u32,
+    shift: u32,
+}
+
+impl Shares {
+    /// `count` shares of the words `0 .. range`.
+    fn new(count: u32, range: u32) -> Self {
+        let (count, range) = (u64::from(count), u64::from(range));
+        // the finest multiple that fits
+        let factor = |shift: u32| (count << shift) / range;
+        let fits = |&shift: &u32| factor(shift) <= u64::from(u32::MAX);
+        let shift = (0..count.leading_zeros()).rev().find(fits).unwrap_or(0);
+        Self { factor: factor(shift) as u32, shift }
+    }
+
+    /// The share of a word of the range.
+    #[inline(always)]
+    fn index(self, word: u32) -> u32 {
+        ((u64::from(word) * u64::from(self.factor)) >> self.shift) as u32
+    }
+}
+
 struct WriteRows<'a> {
     config: &'a ClassTokens,
     seed: u64,
@@ -147,10 +199,14 @@ impl Kernel for WriteRows<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let mut random = RowRandom::new(simd, b"class v2", self.seed);
+        let mut random = RowRandom::new(simd, b"class v3", self.seed);
+        let mixture = match self.config.context {
+            Context::Iid { gamma, .. } => Mixture::new(gamma, self.config.distinct, self.config.common),
+            Context::Counts { .. } | Context::Deterministic { .. } => Mixture::Common,
+        };
         let rows = self.tokens.chunks_exact_mut(self.config.length()).zip(self.labels);
         for (row, (tokens, label)) in (self.first_row..).zip(rows) {
-            *label = self.config.write_row(row, &mut random, tokens) as i32;
+            *label = self.config.write_row(row, &mixture, &mut random, tokens) as i32;
         }
     }
 }
@@ -167,6 +223,24 @@ mod tests {
         let (mut tokens, mut labels) = (vec![0; rows * config.length()], vec![0; rows]);
         config.generate(9, first_row, &mut tokens, &mut labels, threads).unwrap();
         (tokens, labels)
+    }
+
+    #[test]
+    fn words_are_shared_evenly() {
+        for (count, range) in [(1, 1), (3, 7), (4, 429_496_730), (64, 3_865_470_566), (1 << 14, 5), (1 << 14, u32::MAX)]
+        {
+            let shares = Shares::new(count, range);
+            assert_eq!(shares.index(0), 0);
+            assert!(shares.index(range - 1) < count);
+            // where share k starts, up to a few words
+            for k in [0, 1, count / 2, count - 1] {
+                let start = (u64::from(k) * u64::from(range)).div_ceil(u64::from(count)) as u32;
+                if start < range {
+                    assert!(shares.index(start.saturating_sub(3)) <= k, "{count} {range} {k}");
+                    assert!(shares.index(start.saturating_add(3).min(range - 1)) >= k, "{count} {range} {k}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Row `i` of a corpus depends on its seed and on `i` alone, never on the rows or threads around it.
 
+mod alias;
 pub mod class_tokens;
 mod fill;
 pub mod mqar;

@@ -46,8 +46,8 @@ impl Mqar {
 
     pub fn check(&self) -> Result<()> {
         let Self { vocab_size, length, pairs, power_a } = *self;
-        if !(4..=1 << 30).contains(&vocab_size) {
-            return Err(Error::value(format!("vocab_size={vocab_size}: must be in 4 .. {}", 1 << 30)));
+        if !(4..=1 << 24).contains(&vocab_size) {
+            return Err(Error::value(format!("vocab_size={vocab_size}: must be in 4 .. {}", 1 << 24)));
         }
         if pairs == 0 || length < 3 * pairs || length > 1 << 24 {
             return Err(Error::value(format!(
@@ -100,7 +100,7 @@ impl Kernel for WriteRows<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { config, places, seed, first_row, inputs, labels } = self;
-        let random = RowRandom::new(simd, b"mqar v2 ", seed);
+        let random = RowRandom::new(simd, b"mqar v3 ", seed);
         let ranges = config.ranges();
         let mut writer = RowWriter { pairs: config.pairs, ranges, places, random, distinct: Distinct::default() };
         let rows = inputs.chunks_exact_mut(config.length).zip(labels.chunks_exact_mut(config.length));
@@ -135,12 +135,10 @@ impl<S: Simd> RowWriter<S> {
         random.fill_below(ranges.first_key, 0, rest);
         labels.fill(IGNORE);
         let labels = &mut labels[2 * *pairs..];
-        for pair in context.chunks_exact(2) {
-            let place = places.take(random);
-            rest[place] = pair[0];
-            labels[place] = pair[1];
+        for (pair, &place) in context.chunks_exact(2).zip(places.draw(random, *pairs)) {
+            rest[place as usize] = pair[0];
+            labels[place as usize] = pair[1];
         }
-        places.put_back();
     }
 }
 

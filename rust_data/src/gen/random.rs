@@ -65,7 +65,7 @@ impl<S: Simd> RowRandom<S> {
 
     /// Up to `2 * pairs` words, an even number and at least two: the next ones, as two halves of one length.
     #[inline(always)]
-    fn word_pairs(&mut self, pairs: usize) -> (&[u32], &[u32]) {
+    pub fn word_pairs(&mut self, pairs: usize) -> (&[u32], &[u32]) {
         if self.len - self.used < 2 {
             self.refill();
         }
@@ -127,22 +127,19 @@ impl<S: Simd> RowRandom<S> {
         }
     }
 
-    /// Calls `work(numbers, words, more_words)` with equally long parts until all of `numbers` are filled.
+    /// Makes each number out of a word of its own.
     #[inline(always)]
-    pub fn fill_from_word_pairs(&mut self, mut numbers: &mut [i32], work: impl Fn(&mut [i32], &[u32], &[u32])) {
+    pub fn fill_from_words(&mut self, mut numbers: &mut [i32], work: impl Fn(u32) -> i32) {
         while !numbers.is_empty() {
-            let (words, more_words) = self.word_pairs(numbers.len());
-            let (now, later) = numbers.split_at_mut(words.len());
-            work(now, words, more_words);
+            if self.used == self.len {
+                self.refill();
+            }
+            let count = numbers.len().min(self.len - self.used);
+            let (now, later) = numbers.split_at_mut(count);
+            now.iter_mut().zip(&self.words[self.used..]).for_each(|(number, &word)| *number = work(word));
+            self.used += count;
             numbers = later;
         }
-    }
-
-    /// A number in `0 .. bound`, uniform up to 2^-64.
-    #[inline(always)]
-    pub fn below_u64(&mut self, bound: u64) -> u64 {
-        let word = u64::from(self.next()) << 32 | u64::from(self.next());
-        ((u128::from(word) * u128::from(bound)) >> 64) as u64
     }
 }
 
@@ -297,6 +294,5 @@ mod tests {
             counts[random.below(6) as usize] += 1;
         }
         assert!(counts.iter().all(|&count| (9_600..10_400).contains(&count)), "{counts:?}");
-        assert!((0..1000).all(|_| random.below_u64(7) < 7));
     }
 }

@@ -1,103 +1,150 @@
 //! Draws without replacement: numbers that are all alike, and places with weights.
+//!
+//! Both draw with replacement and leave out what has come before, which has the law of drawing without: a number that
+//! is new has the share of its weight in what is left. Candidates are drawn many at a time, so that none waits for the
+//! one before it.
 
+use super::alias::Alias;
 use super::random::RowRandom;
 use crate::simd::Simd;
+
+/// A table of the places that are left is made when they have less than this part of the weight in the table in use.
+const RARELY_NEW: u64 = 8;
+
+/// Different numbers in the order in which they came.
+#[derive(Clone, Default)]
+struct Chosen {
+    /// The first `len` count, which may be more than are wanted.
+    numbers: Vec<u32>,
+    len: usize,
+    wanted: usize,
+    /// For each number whether it has come. Bytes, not bits: a byte waits for nothing but its own number.
+    has_come: Vec<bool>,
+}
+
+impl Chosen {
+    /// Forgets what has come; `wanted` numbers below `bound` are to come.
+    #[inline(always)]
+    fn start(&mut self, bound: usize, wanted: usize) {
+        for &number in &self.numbers[..self.len] {
+            self.has_come[number as usize] = false;
+        }
+        self.has_come.resize(self.has_come.len().max(bound), false);
+        (self.len, self.wanted) = (0, wanted);
+    }
+
+    fn num_missing(&self) -> usize {
+        self.wanted.saturating_sub(self.len)
+    }
+
+    /// Takes the candidates that are new. Without a branch: nobody foresees which ones are.
+    #[inline(always)]
+    fn offer(&mut self, candidates: impl ExactSizeIterator<Item = u32>) {
+        let Self { numbers, len, has_come, .. } = self;
+        numbers.resize(numbers.len().max(*len + candidates.len()), 0);
+        let (numbers, has_come) = (&mut **numbers, &mut **has_come);
+        let mut count = *len;
+        for candidate in candidates {
+            let has_come = &mut has_come[candidate as usize];
+            // written over if it is not new
+            numbers[count] = candidate;
+            count += usize::from(!*has_come);
+            *has_come = true;
+        }
+        *len = count;
+    }
+
+    fn numbers(&self) -> &[u32] {
+        &self.numbers[..self.len.min(self.wanted)]
+    }
+}
 
 /// Draws different numbers; remembers between rows only the room it needs.
 #[derive(Default)]
 pub struct Distinct {
-    chosen: Vec<u32>,
-    /// One bit a number; all clear between calls.
-    taken: Vec<u64>,
+    chosen: Chosen,
+    candidates: Vec<i32>,
+    all: Vec<u32>,
 }
 
 impl Distinct {
-    /// `count` different numbers below `bound` in random order (Floyd's method, then a shuffle).
+    /// `count` different numbers below `bound` in random order, every choice and order alike.
     #[inline(always)]
     pub fn draw<S: Simd>(&mut self, random: &mut RowRandom<S>, bound: u32, count: usize) -> &[u32] {
-        let Self { chosen, taken } = self;
-        chosen.clear();
-        taken.resize(taken.len().max(bound as usize / 64 + 1), 0);
-        for top in bound - count as u32..bound {
-            let draw = random.below(top + 1);
-            let is_new = taken[draw as usize / 64] >> (draw % 64) & 1 == 0;
-            let number = if is_new { draw } else { top };
-            taken[number as usize / 64] |= 1 << (number % 64);
-            chosen.push(number);
+        let Self { chosen, candidates, all } = self;
+        if 2 * count > bound as usize {
+            // most of them: the start of a shuffle (Fisher and Yates)
+            all.clear();
+            all.extend(0..bound);
+            for i in 0..count {
+                all.swap(i, i + random.below(bound - i as u32) as usize);
+            }
+            return &all[..count];
         }
-        for &number in &*chosen {
-            taken[number as usize / 64] = 0;
+        chosen.start(bound as usize, count);
+        while chosen.num_missing() > 0 {
+            let missing = chosen.num_missing();
+            // as many more as will have come before, and two
+            candidates.resize(missing + missing * count / bound as usize + 2, 0);
+            random.fill_below(bound, 0, candidates);
+            chosen.offer(candidates.iter().map(|&candidate| candidate as u32));
         }
-        for i in (1..count).rev() {
-            chosen.swap(i, random.below(i as u32 + 1) as usize);
-        }
-        chosen
+        chosen.numbers()
     }
 }
 
 /// Draws different places with given weights: each with the share of its weight in what is left.
 #[derive(Clone)]
 pub struct WeightedPlaces {
-    /// A binary heap of sums: node `i` is the sum of `2 i` and `2 i + 1`; the second half are the places.
-    /// Whole numbers, so that taking a weight out and putting it back leaves no trace.
-    sums: Vec<u64>,
-    /// The sums while nothing is taken.
-    full: Vec<u64>,
-    taken: Vec<(usize, u64)>,
+    /// Whole numbers, so that every machine draws the same.
+    weights: Vec<u64>,
+    /// Of all places, and of those left when most of the weight is taken.
+    tables: [Alias; 2],
+    chosen: Chosen,
 }
 
 impl WeightedPlaces {
+    /// Place `g` of `count` has the weight `(g + 1)^(power_a - 1)`.
     pub fn new(count: usize, power_a: f64) -> Self {
         let weights: Vec<f64> = (0..count).map(|place| (place as f64 + 1.0).powf(power_a - 1.0)).collect();
         // fine enough that rounding moves no share by more than 2^-50 or so
         let unit = (1u64 << 60) as f64 / weights.iter().sum::<f64>();
-        let num_leaves = count.next_power_of_two();
-        let mut sums = vec![0; 2 * num_leaves];
-        for (sum, weight) in sums[num_leaves..].iter_mut().zip(weights) {
-            *sum = ((weight * unit) as u64).max(1);
-        }
-        for node in (1..num_leaves).rev() {
-            sums[node] = sums[2 * node] + sums[2 * node + 1];
-        }
-        Self { full: sums.clone(), sums, taken: Vec::new() }
+        let weights: Vec<u64> = weights.into_iter().map(|weight| ((weight * unit) as u64).max(1)).collect();
+        let mut all = Alias::default();
+        all.make((0..).zip(weights.iter().copied()));
+        Self { weights, tables: [all, Alias::default()], chosen: Chosen::default() }
     }
 
-    /// A place that has not been taken since the last `put_back`.
+    /// `count` different places in the order in which they are drawn.
     #[inline(always)]
-    pub fn take<S: Simd>(&mut self, random: &mut RowRandom<S>) -> usize {
-        let num_leaves = self.sums.len() / 2;
-        let mut left = random.below_u64(self.sums[1]);
-        let mut node = 1;
-        while node < num_leaves {
-            let sum = self.sums[2 * node];
-            let is_right = left >= sum;
-            left -= if is_right { sum } else { 0 };
-            node = 2 * node + usize::from(is_right);
-        }
-        let (place, weight) = (node - num_leaves, self.sums[node]);
-        self.taken.push((node, weight));
-        while node > 0 {
-            self.sums[node] -= weight;
-            node /= 2;
-        }
-        place
-    }
-
-    #[inline(always)]
-    pub fn put_back(&mut self) {
-        let num_levels = self.sums.len().ilog2() as usize;
-        if self.taken.len() * num_levels >= self.sums.len() {
-            self.taken.clear();
-            self.sums.copy_from_slice(&self.full);
-            return;
-        }
-        for (mut node, weight) in self.taken.drain(..) {
-            while node > 0 {
-                self.sums[node] += weight;
-                node /= 2;
+    pub fn draw<S: Simd>(&mut self, random: &mut RowRandom<S>, count: usize) -> &[u32] {
+        let Self { weights, tables, chosen } = self;
+        let [all, rest] = tables;
+        chosen.start(weights.len(), count);
+        let (mut is_all, mut left) = (true, all.total());
+        loop {
+            let table = if is_all { &*all } else { &*rest };
+            let known = chosen.len;
+            let (high, low) = random.word_pairs(chosen.num_missing() * 3 / 2 + 4);
+            offer_places(chosen, table, high, low);
+            if chosen.num_missing() == 0 {
+                return chosen.numbers();
+            }
+            left -= chosen.numbers[known..chosen.len].iter().map(|&place| weights[place as usize]).sum::<u64>();
+            if left < table.total() / RARELY_NEW {
+                let places = (0..).zip(weights.iter().copied());
+                rest.make(places.filter(|&(place, _)| !chosen.has_come[place as usize]));
+                is_all = false;
             }
         }
     }
+}
+
+/// A function of its own, so that the table's parts are in registers.
+#[inline(never)]
+fn offer_places(chosen: &mut Chosen, table: &Alias, high: &[u32], low: &[u32]) {
+    let words = high.iter().zip(low).map(|(&high, &low)| u64::from(high) << 32 | u64::from(low));
+    chosen.offer(words.map(|word| table.place(word)));
 }
 
 #[cfg(test)]
@@ -119,8 +166,7 @@ mod tests {
         let mut counts = [0u32; 50];
         let draws = 200_000;
         for _ in 0..draws {
-            counts[places.take(&mut random)] += 1;
-            places.put_back();
+            counts[places.draw(&mut random, 1)[0] as usize] += 1;
         }
         for (g, &count) in counts.iter().enumerate() {
             let expected = (g as f64 + 1.0).powf(-0.99) / total;
@@ -134,16 +180,13 @@ mod tests {
         let weights: Vec<f64> = (0..5).map(|g| (g as f64 + 1.0).powf(-0.5)).collect();
         let total: f64 = weights.iter().sum();
         let mut places = WeightedPlaces::new(5, 0.5);
-        let before = places.sums.clone();
         let mut random = random();
         let mut counts = [0u32; 25];
         let draws = 200_000;
         for _ in 0..draws {
-            let (first, second) = (places.take(&mut random), places.take(&mut random));
-            counts[5 * first + second] += 1;
-            places.put_back();
+            let places = places.draw(&mut random, 2);
+            counts[(5 * places[0] + places[1]) as usize] += 1;
         }
-        assert_eq!(places.sums, before);
         for (pair, &count) in counts.iter().enumerate() {
             let (first, second) = (pair / 5, pair % 5);
             let expected = weights[first] / total * weights[second] / (total - weights[first]);
@@ -158,11 +201,9 @@ mod tests {
         for power_a in [0.01, 1.0, 10.0] {
             let mut places = WeightedPlaces::new(700, power_a);
             for _ in 0..2 {
-                let mut taken: Vec<usize> = (0..700).map(|_| places.take(&mut random)).collect();
+                let mut taken = places.draw(&mut random, 700).to_vec();
                 taken.sort_unstable();
                 assert!(taken.into_iter().eq(0..700));
-                places.put_back();
-                assert_eq!(places.sums, places.full);
             }
         }
     }
@@ -186,8 +227,7 @@ mod tests {
         let mut counts = [0u32; 256];
         let draws = 200_000;
         for _ in 0..draws {
-            counts[(0..4).fold(0, |order, _| 4 * order + places.take(&mut random))] += 1;
-            places.put_back();
+            counts[places.draw(&mut random, 4).iter().fold(0, |order, &place| 4 * order + place as usize)] += 1;
         }
         for (order, (&count, expected)) in counts.iter().zip(expected).enumerate() {
             assert!((f64::from(count) / f64::from(draws) - expected).abs() < 0.004, "{order}");
