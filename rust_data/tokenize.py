@@ -24,7 +24,7 @@ from rust_data.tokenizer import Tokenizer
 FORMATS = ("shards", "nanogpt")
 ON_ERROR = ("stop", "skip")
 _MEMORY = 1_000_000_000
-_MEMORY_A_THREAD = 64 << 20
+_MEMORY_A_THREAD = 96 << 20
 SAMPLES = {"sample:edu": Path(__file__).parent / "assets" / "sample_edu.parquet"}
 
 
@@ -175,7 +175,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     add("--threads", type=int, metavar="N", help="default: the CPUs this process may use")
     add("--part", type=_part, default=(0, 1), metavar="i/n", help="do the i-th of n disjoint parts, from 0")
     add("--on-error", choices=ON_ERROR, default="stop", help="rows without usable text (default: stop)")
-    add("--memory", type=_count, metavar="BYTES", help="memory to stay below (default: 1G, more from 15 threads on)")
+    add("--memory", type=_count, metavar="BYTES", help="memory to stay below (default: 1G, more from 9 threads on)")
     add("--resume", action="store_true", help="go on with a run that was killed")
     add("--format", choices=FORMATS, default="shards", help="nanogpt: flat train.bin and val.bin")
     add("--dry-run", action="store_true", help="say what would be read, and stop")

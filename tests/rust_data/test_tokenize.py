@@ -153,7 +153,7 @@ def test_wrong_settings_are_named(tmp_path: Path) -> None:
         ([source], {"shard_tokens": 2**31}, "--shard-tokens 2147483648: must be in"),
         ([source], {"part": (2, 2)}, "--part 2/2"),
         ([source], {"threads": 0}, "threads=0: must be at least 1"),
-        ([source], {"memory": 10_000_000, "threads": 2}, "--memory 10000000: 2 threads need at least 201326592"),
+        ([source], {"memory": 10_000_000, "threads": 2}, "--memory 10000000: 2 threads need at least 301989888"),
         ([source], {"on_error": "ignore"}, "on_error='ignore': must be one of stop, skip"),
         ([source], {"format": "arrow"}, "format='arrow': must be one of shards, nanogpt"),
     ]

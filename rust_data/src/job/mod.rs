@@ -33,7 +33,7 @@ pub struct Options {
 }
 
 /// What a thread takes: word caches, a batch of text, the pages that it is cut from.
-const THREAD_BYTES: u64 = 64 << 20;
+const THREAD_BYTES: u64 = 96 << 20;
 
 /// What is more memory than this serves more threads, not longer lines.
 const MOST_FOR_LINES: u64 = 1_000_000_000;
