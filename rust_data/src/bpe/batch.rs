@@ -1,14 +1,15 @@
 //! Many texts at once, on several threads, with encoders that keep their word caches between calls.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::encoder::{Encoder, Model};
 use super::id::Id;
-use super::pages::with_capacity;
 use super::recycle::Recycler;
 use crate::error::{Error, Result};
+use crate::threads::on_threads;
 
 /// Text that a thread takes at a time.
 const CHUNK_BYTES: usize = 512 << 10;
@@ -17,6 +18,7 @@ const CHUNK_BYTES: usize = 512 << 10;
 const LIKELY_TOKEN_BYTES: usize = 4;
 
 /// Ids of all texts in one array; text `i` has `offsets[i] .. offsets[i + 1]`.
+#[derive(Default)]
 pub struct Encodings<T> {
     pub ids: Vec<T>,
     pub offsets: Vec<i64>,
@@ -43,31 +45,29 @@ impl<T: Id> BatchEncoder<T> {
     /// Encodes `texts` on up to `threads` threads. The threads end with the call, so a later fork is safe.
     pub fn encode<S: Text>(&self, texts: &[S], threads: usize) -> Result<Encodings<T>> {
         let chunks = chunks_of(texts);
-        let threads = threads.min(chunks.len());
-        if threads <= 1 {
-            return self.with_encoder(|encoder| encode_chunk(encoder, texts, |room| self.recycler.take(room)));
+        let bytes: usize = texts.iter().map(Text::num_bytes).sum();
+        let mut whole = Encodings { ids: self.recycler.take(bytes / LIKELY_TOKEN_BYTES), offsets: vec![0] };
+        whole.offsets.reserve(texts.len());
+        if threads <= 1 || chunks.len() <= 1 {
+            return self.with_encoder(|encoder| whole.encode(encoder, texts)).map(|()| whole);
         }
         let next = AtomicUsize::new(0);
-        let work = || {
+        let joined = Mutex::new(Joined { whole, num_parts: 0, early: BTreeMap::new(), spare: Vec::new(), error: None });
+        on_threads(threads.min(chunks.len()), || {
             self.with_encoder(|encoder| {
-                let mut done = Vec::new();
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(chunk) = chunks.get(index) else { return done };
-                    done.push((index, encode_chunk(encoder, &texts[chunk.clone()], with_capacity)));
+                let mut part = Encodings::default();
+                while let Some((index, chunk)) = take_next(&next, &chunks) {
+                    part.clear();
+                    let result = part.encode(encoder, &texts[chunk.clone()]);
+                    let mut joined = joined.lock().unwrap_or_else(PoisonError::into_inner);
+                    if !joined.add(index, result, &mut part) {
+                        return;
+                    }
                 }
-            })
-        };
-        let mut done = Vec::new();
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            for worker in workers {
-                done.extend(worker.join().map_err(|_| Error::value("internal error in an encoder thread"))?);
-            }
-            Ok::<_, Error>(())
-        })?;
-        done.sort_by_key(|&(index, _)| index);
-        join(done.into_iter().map(|(_, encodings)| encodings), |room| self.recycler.take(room))
+            });
+        });
+        let Joined { whole, error, .. } = joined.into_inner().unwrap_or_else(PoisonError::into_inner);
+        error.map_or(Ok(whole), |(_, error)| Err(error))
     }
 
     /// Lends an idle encoder. The lock is only tried: in a child process it may be held by a thread
@@ -99,34 +99,68 @@ fn chunks_of<S: Text>(texts: &[S]) -> Vec<Range<usize>> {
     chunks
 }
 
-fn encode_chunk<T: Id, S: Text>(
-    encoder: &mut Encoder<T>,
-    texts: &[S],
-    buffer: impl FnOnce(usize) -> Vec<T>,
-) -> Result<Encodings<T>> {
-    let bytes: usize = texts.iter().map(Text::num_bytes).sum();
-    let (mut ids, mut offsets) = (buffer(bytes / LIKELY_TOKEN_BYTES), Vec::with_capacity(texts.len() + 1));
-    offsets.push(0);
-    for text in texts {
-        encoder.encode(text.text()?, &mut ids)?;
-        offsets.push(ids.len() as i64);
-    }
-    Ok(Encodings { ids, offsets })
+fn take_next<'a>(next: &AtomicUsize, chunks: &'a [Range<usize>]) -> Option<(usize, &'a Range<usize>)> {
+    let index = next.fetch_add(1, Ordering::Relaxed);
+    Some((index, chunks.get(index)?))
 }
 
-fn join<T: Id>(
-    parts: impl Iterator<Item = Result<Encodings<T>>>,
-    buffer: impl FnOnce(usize) -> Vec<T>,
-) -> Result<Encodings<T>> {
-    let parts: Vec<Encodings<T>> = parts.collect::<Result<_>>()?;
-    let mut ids = buffer(parts.iter().map(|part| part.ids.len()).sum());
-    let mut offsets = vec![0];
-    for part in parts {
-        let before = ids.len() as i64;
-        offsets.extend(part.offsets[1..].iter().map(|&offset| before + offset));
-        ids.extend_from_slice(&part.ids);
+impl<T: Id> Encodings<T> {
+    fn clear(&mut self) {
+        self.ids.clear();
+        self.offsets.clear();
+        self.offsets.push(0);
     }
-    Ok(Encodings { ids, offsets })
+
+    /// Appends the ids of `texts`.
+    fn encode<S: Text>(&mut self, encoder: &mut Encoder<T>, texts: &[S]) -> Result<()> {
+        for text in texts {
+            encoder.encode(text.text()?, &mut self.ids)?;
+            self.offsets.push(self.ids.len() as i64);
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, other: &Self) {
+        let before = self.ids.len() as i64;
+        self.offsets.extend(other.offsets[1..].iter().map(|&offset| before + offset));
+        self.ids.extend_from_slice(&other.ids);
+    }
+}
+
+/// Parts, each put behind the others as soon as those before it are there: the memory of few is in use at a time, again
+/// and again.
+struct Joined<T> {
+    whole: Encodings<T>,
+    /// How many are in `whole`.
+    num_parts: usize,
+    /// Those that came before their turn.
+    early: BTreeMap<usize, Encodings<T>>,
+    /// Room for other parts.
+    spare: Vec<Encodings<T>>,
+    /// The first one, and the part that it belongs to.
+    error: Option<(usize, Error)>,
+}
+
+impl<T: Id> Joined<T> {
+    /// Takes what there is in `part`, and leaves room for another one; false if there was an error.
+    fn add(&mut self, index: usize, result: Result<()>, part: &mut Encodings<T>) -> bool {
+        if let Err(error) = result {
+            if self.error.as_ref().is_none_or(|&(first, _)| index < first) {
+                self.error = Some((index, error));
+            }
+        } else if index > self.num_parts {
+            self.early.insert(index, std::mem::replace(part, self.spare.pop().unwrap_or_default()));
+        } else {
+            self.whole.append(part);
+            self.num_parts += 1;
+            while let Some(early) = self.early.remove(&self.num_parts) {
+                self.whole.append(&early);
+                self.num_parts += 1;
+                self.spare.push(early);
+            }
+        }
+        self.error.is_none()
+    }
 }
 
 #[cfg(test)]
