@@ -5,8 +5,8 @@ use super::encoder::Model;
 use super::id::Id;
 use crate::simd::{Kernel, Level, Simd, BLOCK};
 
-/// Of two short words each: 64 MB, so that nearly all of a large corpus are in the very bucket they belong to. In half
-/// of it, a word in ten would be beside its bucket, and each look there waits for memory.
+/// Of two short words each: 64 MB, so that nearly all words of a large corpus are in the very bucket they belong to. In
+/// half of it one in twelve would be beside it, where a look waits for memory.
 const BUCKETS: usize = 1 << 20;
 const LONG_BITS: u32 = 18;
 /// Longer words are not kept: they hardly come again.
