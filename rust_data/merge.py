@@ -15,6 +15,7 @@ from typing import Any
 from rust_data.manifest import NAME, read_manifest, write_manifest
 from rust_data.sizes import format_count
 
+_WHOLE = (0, 1)
 _SAME = ("tokenizer", "dtype", "seed", "version", "format")
 
 
@@ -22,7 +23,8 @@ def merge(out: Path, parts: list[Path]) -> dict[str, Any]:
     """Joins complete corpora and returns the new manifest.
 
     Raises:
-        ValueError: if a part is not complete, given twice, differs in tokenizer or seed, or `out` holds shards.
+        ValueError: if a part is not complete, missing, given twice or out of order, differs in tokenizer or seed, or
+            `out` holds shards.
     """
     manifests = [read_manifest(part) for part in parts]
     for part, manifest in zip(parts, manifests, strict=True):
@@ -33,13 +35,14 @@ def merge(out: Path, parts: list[Path]) -> dict[str, Any]:
     twice = [part for i, part in enumerate(parts) if places[i] in places[:i]]
     if twice:
         raise ValueError(f"{twice[0]}: given more than once")
+    _check_numbers(parts, [tuple(manifest.get("part", _WHOLE)) for manifest in manifests])
     if (out / NAME).exists():
         raise ValueError(f"{out} holds a corpus already; choose another place")
     out.mkdir(parents=True, exist_ok=True)
     others = [path for name in ("train.bin", "val.bin", "train_*.bin", "val_*.bin") for path in out.glob(name)]
     if others:
         raise ValueError(f"{others[0]} is there already; delete it or choose another place")
-    merged = dict(manifests[0], splits={}, sources=_merge_sources(manifests))
+    merged = dict(manifests[0], part=list(_WHOLE), splits={}, sources=_merge_sources(manifests))
     for split in manifests[0]["splits"]:
         shards: list[dict[str, Any]] = []
         for part, manifest in zip(parts, manifests, strict=True):
@@ -51,6 +54,18 @@ def merge(out: Path, parts: list[Path]) -> dict[str, Any]:
         merged["splits"][split] = totals | {"shards": shards}
     write_manifest(out, merged)
     return merged
+
+
+def _check_numbers(parts: list[Path], numbers: list[tuple[int, ...]]) -> None:
+    """All parts of a job in their order, or corpora that are whole."""
+    count = max(count for _, count in numbers)
+    expected = [(index, count) for index in range(count)] if count > 1 else [_WHOLE] * len(parts)
+    missing = [f"{index}/{count}" for index, count in expected if (index, count) not in numbers]
+    if missing:
+        raise ValueError(f"part {', '.join(missing)} is missing: give all {count}")
+    for place, (part, (index, of)) in enumerate(zip(parts, numbers, strict=True)):
+        if (index, of) not in expected[place : place + 1]:
+            raise ValueError(f"{part}: part {index}/{of} in place {place} of {count}; give the parts in their order")
 
 
 def _merge_sources(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -186,6 +186,17 @@ def test_parts_are_the_whole_in_order(tmp_path: Path, sample_texts: list[str]) -
     assert merge_main([str(tmp_path / "merged"), *map(str, parts)]) == 1
     with pytest.raises(ValueError, match="given more than once"):
         merge(tmp_path / "twice", [*parts, parts[0]])
+    for wrong, message in (
+        ([parts[0], parts[2]], "part 1/3 is missing: give all 3"),
+        ([parts[1], parts[0], parts[2]], r"part1: part 1/3 in place 0 of 3; give the parts in their order"),
+        ([*parts, tmp_path / "whole"], "whole: part 0/1 in place 3 of 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            merge(tmp_path / "wrong", wrong)
+    assert not (tmp_path / "wrong").exists()
+    # whole corpora are joined as they are given
+    both = merge(tmp_path / "both", [tmp_path / "whole", tmp_path / "merged"])
+    assert both["splits"]["train"]["tokens"] == 2 * merged["splits"]["train"]["tokens"]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "train_000000.bin").write_bytes(b"mine")
     with pytest.raises(ValueError, match=r"train_000000\.bin is there already"):

@@ -158,6 +158,7 @@ fn manifest_of<T: Id>(options: &Options, model: &Model, splits: Splits, sources:
         dtype: format!("uint{}", 8 * size_of::<T>()),
         seed: options.seed,
         shard_tokens: options.shard_tokens,
+        part: options.part,
         splits,
         sources,
         created_by: concat!("rust_data ", env!("CARGO_PKG_VERSION")).to_owned(),

@@ -20,9 +20,16 @@ pub struct Manifest {
     pub dtype: String,
     pub seed: u64,
     pub shard_tokens: u64,
+    /// Part `part.0` of `part.1`, of which there is one if the corpus is whole.
+    #[serde(default = "whole")]
+    pub part: (u64, u64),
     pub splits: Splits,
     pub sources: Vec<SourceInfo>,
     pub created_by: String,
+}
+
+fn whole() -> (u64, u64) {
+    (0, 1)
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
