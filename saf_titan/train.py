@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from saf_titan.config import COMMAND_LINE, ConfigError, Problem, help_text, load_config
-from saf_titan.leave import leave
+from saf_titan.run.leave import leave
 
 USER_ERROR = 2
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     # heavy imports only now: help and errors of the configuration are instant
     if dry_run:
-        from saf_titan.dry_run import describe
+        from saf_titan.run.dry_run import describe
 
         try:
             print(describe(run))
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(error, file=sys.stderr)
             return USER_ERROR
         return 0
-    from saf_titan.launch import launch
+    from saf_titan.run.launch import launch
 
     return launch(run)
 

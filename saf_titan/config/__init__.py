@@ -4,11 +4,11 @@ Imports neither torch nor torchtitan, so that help and errors come at once.
 """
 
 from saf_titan.config.describe import help_text, to_toml
-from saf_titan.config.errors import COMMAND_LINE, ConfigError, Problem
 from saf_titan.config.load import load_config
 from saf_titan.config.schema import RunConfig
 from saf_titan.config.shapes import SHAPES, ModelShape
 from saf_titan.config.world_checks import check_world_size, data_parallel_size
+from saf_titan.fields.errors import COMMAND_LINE, ConfigError, Problem
 
 __all__ = [
     "COMMAND_LINE",

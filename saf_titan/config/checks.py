@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from saf_titan.config.errors import Conflict, nearest
 from saf_titan.config.freeze_checks import freeze_step_conflicts, frozen_head_conflicts
 from saf_titan.config.host_sections import CheckpointSection
 from saf_titan.config.own_sections import CircuitsSection, ModelSection
 from saf_titan.config.schema import RunConfig
 from saf_titan.config.shapes import SHAPES
+from saf_titan.fields.errors import Conflict, nearest
 
 
 def conflicts(config: RunConfig, given: frozenset[str]) -> Iterator[Conflict]:

@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import Any
 
 from saf_titan.config import host_sections, own_sections, schema
-from saf_titan.config.convert import describe, field_types, is_section, to_toml_value
 from saf_titan.config.schema import RunConfig
+from saf_titan.fields.convert import describe, field_types, is_section, to_toml_value
 
 _WIDTH = 100
 

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 
-from saf_titan.config.errors import Conflict
 from saf_titan.config.own_sections import SafSection
 from saf_titan.config.schema import RunConfig
-from saf_titan.head_count import head_count
-from saf_titan.saf.dense_memory import DENSE_CONTENTS, dense_excess
+from saf_titan.fields.errors import Conflict
+from saf_titan.heads.counts import head_count
+from saf_titan.saf.fit.dense_memory import DENSE_CONTENTS, dense_excess
 
 
 def freeze_step_conflicts(config: RunConfig) -> Iterator[Conflict]:

@@ -8,7 +8,7 @@ is its documentation: `--help` prints it.
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from saf_titan.config.ranges import FRACTION, NOT_NEGATIVE, POSITIVE, Range
+from saf_titan.fields.ranges import FRACTION, NOT_NEGATIVE, POSITIVE, Range
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import tomli
 
 from saf_titan.config.checks import conflicts
-from saf_titan.config.convert import Mismatch, convert, field_types, is_section, takes_text, to_toml_value
-from saf_titan.config.errors import COMMAND_LINE, ConfigError, Problem, nearest
 from saf_titan.config.schema import RunConfig
+from saf_titan.fields.convert import Mismatch, convert, field_types, is_section, takes_text, to_toml_value
+from saf_titan.fields.errors import COMMAND_LINE, ConfigError, Problem, nearest
 
 
 class Setting(NamedTuple):

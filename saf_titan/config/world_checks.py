@@ -1,7 +1,7 @@
 """Whether a run can be shared by the ranks it was started on."""
 
-from saf_titan.config.errors import ConfigError, Problem
 from saf_titan.config.schema import RunConfig
+from saf_titan.fields.errors import ConfigError, Problem
 
 
 def check_world_size(config: RunConfig, world_size: int) -> None:

@@ -17,7 +17,7 @@ from torchtitan.protocols.module import Module
 from saf_titan.layers.qkv import SplitQKV
 from saf_titan.ops import StaticPattern, mixed_attention, prepare_pattern
 from saf_titan.ops.dense_mix import dense_attention
-from saf_titan.saf.capture import CaptureFn
+from saf_titan.saf.calibrate.capture import CaptureFn
 
 
 class MixedAttention(Module):

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchtitan.models.common import Linear
 from torchtitan.models.common.attention import BaseQKVLinear
 
-from saf_titan.saf.key_heads import unread_key_heads
+from saf_titan.heads.kv_groups import unread_key_heads
 
 
 class SplitQKV(BaseQKVLinear):

@@ -1,1 +1,1 @@
-"""Selective Attention Freezing, one step a file: calibrate, select, fit, plan."""
+"""Selective Attention Freezing, one step a folder: calibrate, select, fit, plan, install. `show` prints the results."""

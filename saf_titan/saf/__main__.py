@@ -25,12 +25,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-from saf_titan.config.convert import Mismatch, convert, describe, field_types, takes_text
 from saf_titan.config.own_sections import SafSection
-from saf_titan.config.ranges import NOT_NEGATIVE, POSITIVE
-from saf_titan.head_count import head_count
-from saf_titan.saf.calibration import Calibration
-from saf_titan.saf.checkpoint import (
+from saf_titan.fields.convert import Mismatch, convert, describe, field_types, takes_text
+from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE
+from saf_titan.heads.counts import head_count
+from saf_titan.heads.names import Head, parse_heads
+from saf_titan.saf.calibrate.calibration import Calibration
+from saf_titan.saf.fit.fit import fit_compact
+from saf_titan.saf.install.checkpoint import (
     apply_plan,
     export_compact,
     read_checkpoint,
@@ -38,19 +40,18 @@ from saf_titan.saf.checkpoint import (
     restore_full,
     write_checkpoint,
 )
-from saf_titan.saf.event import make_plan
-from saf_titan.saf.explain import explain
-from saf_titan.saf.fit import fit_compact
-from saf_titan.saf.plan import StaticPlan
-from saf_titan.saf.select import Head, live_heads, parse_heads, require_live
-from saf_titan.saf.show import describe_pattern, plan_diff, plan_map, plan_table
+from saf_titan.saf.plan.decide import make_plan
+from saf_titan.saf.plan.plan import StaticPlan
+from saf_titan.saf.select.ranking import live_heads, require_live
+from saf_titan.saf.show.explain import explain
+from saf_titan.saf.show.plan_text import describe_pattern, plan_diff, plan_map, plan_table
 
 
 def calibrate(args: argparse.Namespace) -> int:
     # a model takes long to import, and no other command needs one
     from saf_titan.config import load_config
-    from saf_titan.offline import calibrate_checkpoint
-    from saf_titan.saf.progress import TimedProgress
+    from saf_titan.run.offline import calibrate_checkpoint
+    from saf_titan.saf.calibrate.progress import TimedProgress
 
     # a wrong folder is a wrong folder, not a folder without a configuration
     require_complete(args.checkpoint)
@@ -77,7 +78,7 @@ def show(args: argparse.Namespace) -> int:
         if calibration is None:
             raise ValueError("--png needs the scores of --stats")
         # a plotting library is slow to import
-        from saf_titan.saf.picture import save_picture
+        from saf_titan.saf.show.picture import save_picture
 
         save_picture(args.png, plan, calibration)
         print(f"\nwrote {args.png}")

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from saf_titan.ops import StaticPattern, explain, prepare_pattern, static_mix
 from saf_titan.ops.pattern import PATHS
-from saf_titan.saf.plan import StaticPlan
+from saf_titan.saf.plan.plan import StaticPlan
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "ops"))
 from pattern_families import NAMES, make_family

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from saf_titan.ops.attention_stats import attention_stats
-from saf_titan.saf.fit import fit_compact
+from saf_titan.saf.fit.fit import fit_compact
 
 NUM_SEQUENCES, NUM_HEADS, HEAD_DIM = 8, 12, 64
 MIB = 1 << 20

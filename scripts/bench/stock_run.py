@@ -27,11 +27,11 @@ from torchtitan.protocols.model_spec import ModelSpec
 from torchtitan.tools.logging import init_logger
 from torchtitan.trainer import Trainer
 
-from saf_titan.build import trainer_config
 from saf_titan.config import RunConfig, load_config
-from saf_titan.leave import leave
 from saf_titan.models.init import draw_whole_tensors
 from saf_titan.models.titan import titan_spec
+from saf_titan.run.build import trainer_config
+from saf_titan.run.leave import leave
 
 OVERRIDES = {
     "model.family": "llama3",

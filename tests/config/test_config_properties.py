@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from saf_titan.config import ConfigError, RunConfig, load_config, to_toml
-from saf_titan.config.convert import convert, field_types, is_section, to_toml_value
-from saf_titan.config.ranges import Range
+from saf_titan.fields.convert import convert, field_types, is_section, to_toml_value
+from saf_titan.fields.ranges import Range
 
 # the folder of a test is written over by each example
 quick = settings(

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from saf_titan.config.own_sections import SafSection
-from saf_titan.head_count import Rounding
-from saf_titan.measurement import OUTPUT_SELECTORS
-from saf_titan.saf.contents import CONTENTS
-from saf_titan.saf.dense import DensePatterns
-from saf_titan.saf.event import make_plan
-from saf_titan.saf.select import Head
-from tests.analysis.report.runs import calibration
+from saf_titan.heads.counts import Rounding
+from saf_titan.heads.names import Head
+from saf_titan.run.measurement import OUTPUT_SELECTORS
+from saf_titan.saf.fit.contents import CONTENTS
+from saf_titan.saf.fit.dense import DensePatterns
+from saf_titan.saf.plan.decide import make_plan
+from tests.report.runs import calibration
 
 NAMES = {key: get_args(hint) for key, hint in get_type_hints(SafSection).items()}
 

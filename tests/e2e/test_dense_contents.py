@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from saf_titan.resume import read_freeze
+from saf_titan.run.resume import read_freeze
 from tests.e2e.runs import train
 
 pytestmark = pytest.mark.distributed

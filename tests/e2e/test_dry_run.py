@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from saf_titan.config import load_config
-from saf_titan.dry_run import describe
+from saf_titan.run.dry_run import describe
 from tests.e2e.runs import ROOT, environment
 
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from saf_titan.resume import read_freeze
-from saf_titan.saf.checkpoint import read_checkpoint
+from saf_titan.run.resume import read_freeze
+from saf_titan.saf.install.checkpoint import read_checkpoint
 from tests.e2e.runs import train
 
 pytestmark = pytest.mark.distributed

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.checkpoint import FileSystemReader
 
-from saf_titan.resume import read_freeze
+from saf_titan.run.resume import read_freeze
 from tests.e2e.runs import Run, train
 
 pytestmark = pytest.mark.distributed

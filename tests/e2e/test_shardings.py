@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from saf_titan.saf.checkpoint import model_tensors, read_checkpoint
+from saf_titan.saf.install.checkpoint import model_tensors, read_checkpoint
 from tests.e2e.runs import train
 
 pytestmark = pytest.mark.distributed

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from saf_titan.resume import read_freeze
+from saf_titan.run.resume import read_freeze
 from tests.data.corpus import write_corpus
 from tests.e2e.conftest import VOCAB
 from tests.e2e.runs import Run, train

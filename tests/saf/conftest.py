@@ -14,7 +14,14 @@ ROOT = Path(__file__).parents[2]
 def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What four gloo ranks wrote, see calibrate_worker.py."""
     out = tmp_path_factory.mktemp("four_ranks")
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", "-m", "tests.saf.calibrate_worker"]
+    command = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=4",
+        "-m",
+        "tests.saf.calibrate.calibrate_worker",
+    ]
     result = subprocess.run(
         [sys.executable, *command, str(out)],
         cwd=ROOT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from saf_titan.saf.capture import CaptureFn
+from saf_titan.saf.calibrate.capture import CaptureFn
 
 NUM_LAYERS, NUM_HEADS, HEAD_DIM, SEQ_LEN = 3, 4, 8, 24
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from saf_titan.saf.calibration import Calibration, CalibrationRecord
+from saf_titan.saf.calibrate.calibration import Calibration, CalibrationRecord
 from tests.saf.patterns import causal_softmax, masses
 
 T = 32

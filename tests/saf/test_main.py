@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from saf_titan.heads.names import parse_heads
 from saf_titan.saf.__main__ import main
-from saf_titan.saf.event import make_plan
-from saf_titan.saf.plan import StaticPlan
-from saf_titan.saf.select import parse_heads
+from saf_titan.saf.plan.decide import make_plan
+from saf_titan.saf.plan.plan import StaticPlan
 from tests.saf.synthetic import calibration
 
 DATA = calibration([[0.1, 0.4, 0.8], [0.2, 0.3, 0.9]], unfit=((0, 0),))

@@ -10,12 +10,12 @@ import safetensors.torch
 import torch
 
 from saf_titan.saf.__main__ import main
-from saf_titan.saf.checkpoint import write_checkpoint
-from saf_titan.saf.event import make_plan
-from saf_titan.saf.plan import StaticPlan
+from saf_titan.saf.install.checkpoint import write_checkpoint
+from saf_titan.saf.plan.decide import make_plan
+from saf_titan.saf.plan.plan import StaticPlan
+from tests.saf.install.test_checkpoint import checkpoint
+from tests.saf.install.test_rows import PLAN
 from tests.saf.synthetic import calibration
-from tests.saf.test_checkpoint import checkpoint
-from tests.saf.test_rows import PLAN
 
 STATS = calibration([[0.1, 0.4, 0.8], [0.2, 0.3, 0.9]])
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from saf_titan.ops.attention_stats import attention_probs
-from saf_titan.saf.capture import CaptureFn
+from saf_titan.saf.calibrate.capture import CaptureFn
 
 B, T, H, D, C = 3, 20, 3, 4, 12
 

@@ -1,0 +1,117 @@
+"""TOML values to the annotated types of the schema, and back to TOML text."""
+
+import dataclasses
+import json
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from saf_titan.fields.errors import nearest
+from saf_titan.fields.ranges import Range
+
+_WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+_INT64 = 2**63
+
+
+class Mismatch(ValueError):
+    """A value does not have the type or lie in the range of its field; the text says what does."""
+
+
+def field_types(section: type) -> dict[str, Any]:
+    """Annotated type of every field of a section, in order."""
+    hints = get_type_hints(section, include_extras=True)
+    return {f.name: hints[f.name] for f in dataclasses.fields(section)}
+
+
+def convert(value: Any, hint: Any) -> Any:
+    """`value` as the annotated type `hint`; raises `Mismatch`."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        number = convert(value, args[0])
+        allowed: Range = args[1]
+        if number not in allowed:
+            raise Mismatch(f"must be {describe(hint)}")
+        return number
+    if origin is Literal:
+        if value not in args or not isinstance(value, str):
+            raise Mismatch(f"must be {describe(hint)}{_suggest(value, args)}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise Mismatch(f"must be {describe(hint)}")
+        return tuple(convert(item, args[0]) for item in value)
+    return _scalar(value, hint)
+
+
+def _scalar(value: Any, hint: Any) -> Any:
+    # bool is a subclass of int, and TOML keeps the two apart
+    if type(value) is hint:
+        if hint is int and abs(value) >= _INT64:
+            raise Mismatch("must fit into 64 bits")
+        if hint is str and not _is_unicode(value):
+            raise Mismatch("must be valid UTF-8")
+        return value
+    if hint is float and type(value) is int:
+        if abs(value) >= _INT64:
+            raise Mismatch("must fit into 64 bits")
+        return float(value)
+    message = f"must be {describe(hint)}"
+    if hint is int and isinstance(value, float) and value.is_integer() and abs(value) < _INT64:
+        message += f"; write {int(value)}"
+    if hint is bool:
+        message += _suggest(value, ("true", "false"))
+    raise Mismatch(message)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _suggest(value: Any, options: tuple[str, ...]) -> str:
+    match = nearest(value, options) if isinstance(value, str) else None
+    return f"; did you mean {match}?" if match else ""
+
+
+def describe(hint: Any) -> str:
+    """What a field takes, in words: "a whole number, at least 1"."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return f"{_WORDS[args[0]]}, {args[1]}"
+    if origin is Literal:
+        return f"one of {_choices(hint)}"
+    if origin is tuple:
+        items = {int: "whole numbers", str: "strings"}
+        return f"a list of {items[args[0]]}" if args[0] in items else f"a list out of {_choices(args[0])}"
+    return _WORDS[hint]
+
+
+def _choices(literal: Any) -> str:
+    return ", ".join(map(to_toml_value, get_args(literal)))
+
+
+def takes_text(hint: Any) -> bool:
+    """Whether a field holds a string, so that quotes can be left off on a command line."""
+    return hint is str or get_origin(hint) is Literal
+
+
+def to_toml_value(value: Any) -> str:
+    """A value as TOML text on one line."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            # TOML's basic strings are JSON's, except that DEL has to be escaped
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list() | tuple():
+            return "[" + ", ".join(map(to_toml_value, value)) + "]"
+        case dict():
+            return "{" + ", ".join(f"{key} = {to_toml_value(item)}" for key, item in value.items()) + "}"
+        case _:
+            return str(value)
+
+
+def is_section(hint: Any) -> bool:
+    """Whether a field of the run is a table of its own."""
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint)

@@ -1,0 +1,1 @@
+"""A training run: what builds, starts, drives, freezes, stops and resumes it."""

@@ -1,0 +1,172 @@
+"""From the configuration of a run to torchtitan's: one function a concern, nothing decided twice."""
+
+from __future__ import annotations
+
+# first: it must precede every other torchtitan module
+from saf_titan import compat  # isort: skip
+
+from dataclasses import replace
+from pathlib import Path
+
+from torchtitan.components.checkpointer import CheckpointManager
+from torchtitan.components.loss import CrossEntropyLoss
+from torchtitan.components.validate import Validator
+from torchtitan.config import CommConfig, CompileConfig, DebugConfig, ParallelismConfig, TrainingConfig
+from torchtitan.distributed.activation_checkpoint import ActivationCheckpointingConfig, FullAC
+from torchtitan.tools.profiler import Profiler
+
+from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
+from saf_titan.circuits.schedule import Schedule, constant, hold_then_ramp
+from saf_titan.config import RunConfig
+from saf_titan.data.loader import NullTokenizer, ShardLoader
+from saf_titan.layers.activation_checkpoint import SelectiveACWithStaticMix
+from saf_titan.models import model_spec
+from saf_titan.run.metrics import RunMetrics
+from saf_titan.run.trainer import SAFTrainer
+
+
+def trainer_config(run: RunConfig) -> SAFTrainer.Config:
+    """torchtitan's configuration of ``run``; build it once a process group can be made."""
+    spec = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
+    vocab_size = spec.model.vocab_size
+    loader = ShardLoader.Config(
+        path=run.data.path,
+        seed=run.data.seed,
+        shuffle=run.data.shuffle,
+        verify=run.data.verify,
+        vocab_size=vocab_size,
+    )
+    return SAFTrainer.Config(
+        run=run,
+        model_spec=spec,
+        dump_folder=run.dump_folder,
+        hf_assets_path="",
+        tokenizer=NullTokenizer.Config(),
+        dataloader=loader,
+        loss=CrossEntropyLoss.Config(global_vocab_size=vocab_size),
+        optimizer=_optimizer(run),
+        lr_scheduler=_lr_scheduler(run),
+        validator=Validator.Config(
+            enable=run.validator.enable,
+            freq=run.validator.freq,
+            steps=run.validator.steps,
+            dataloader=replace(loader, split="validation", shuffle=False, verify=False),
+        ),
+        checkpoint=_checkpoint(run),
+        metrics=RunMetrics.Config(
+            log_freq=run.metrics.log_freq,
+            enable_tensorboard=run.metrics.enable_tensorboard,
+            enable_wandb=run.metrics.enable_wandb,
+            save_tb_folder=run.metrics.save_tb_folder,
+            disable_color_printing=True,
+            total_steps=run.training.steps,
+        ),
+        training=TrainingConfig(
+            local_batch_size=run.training.local_batch_size,
+            global_batch_size=run.training.global_batch_size,
+            seq_len=run.training.seq_len,
+            max_norm=run.training.max_norm,
+            steps=run.training.steps,
+            enable_cpu_offload=run.training.enable_cpu_offload,
+            disable_cuda_graphs=not run.training.cuda_graphs,
+            dtype=run.training.dtype,
+            mixed_precision_param=run.training.mixed_precision_param,
+            gc_freq=run.training.gc_freq,
+        ),
+        parallelism=ParallelismConfig(
+            data_parallel_replicate_degree=run.parallelism.data_parallel_replicate_degree,
+            data_parallel_shard_degree=run.parallelism.data_parallel_shard_degree,
+            tensor_parallel_degree=run.parallelism.tensor_parallel_degree,
+            pipeline_parallel_degree=run.parallelism.pipeline_parallel_degree,
+            context_parallel_degree=run.parallelism.context_parallel_degree,
+            fsdp_reshard_after_forward=run.parallelism.fsdp_reshard_after_forward,
+            spmd_backend=run.parallelism.spmd_backend,
+        ),
+        activation_checkpoint=_activation_checkpoint(run),
+        compile=CompileConfig(enable=run.compile.enable, components=list(run.compile.components)),
+        comm=CommConfig(
+            init_timeout_seconds=run.comm.init_timeout_seconds, train_timeout_seconds=run.comm.train_timeout_seconds
+        ),
+        profiler=Profiler.Config(
+            enable_profiling=run.profiler.enable_profiling,
+            profile_freq=run.profiler.profile_freq,
+            save_traces_folder=run.profiler.save_traces_folder,
+        ),
+        debug=DebugConfig(
+            seed=run.debug.seed,
+            deterministic=run.debug.deterministic,
+            print_config=run.debug.print_config,
+            enable_structured_logging=False,
+        ),
+    )
+
+
+def qk_ratio(run: RunConfig) -> Schedule:
+    """Factor on the learning rate of the QK circuit, per finished step."""
+    circuits = run.circuits
+    if circuits.qk_lr_schedule == "constant":
+        return constant(circuits.qk_lr_ratio)
+    return hold_then_ramp(
+        circuits.qk_lr_ratio,
+        circuits.qk_lr_ratio_end,
+        hold_steps=circuits.qk_lr_hold_steps if circuits.qk_lr_schedule == "hold_then_ramp" else 0,
+        ramp_steps=circuits.qk_lr_ramp_steps,
+    )
+
+
+def _optimizer(run: RunConfig) -> CircuitOptimizers.Config:
+    optimizer = run.optimizer
+    hyper_parameters: dict[str, object] = {"lr": optimizer.lr, "weight_decay": optimizer.weight_decay}
+    if optimizer.name == "AdamW":
+        hyper_parameters |= {"betas": (optimizer.beta1, optimizer.beta2), "eps": optimizer.eps}
+    else:
+        hyper_parameters |= {"momentum": optimizer.momentum}
+    implementation = optimizer.implementation
+    if optimizer.name == "SGD" and implementation == "fused":
+        # torch's fused SGD has no sharding strategy for DTensors
+        implementation = "foreach"
+    if implementation == "fused_opt_states_bf16" and compat.is_cpu():
+        raise ValueError('optimizer.implementation = "fused_opt_states_bf16" needs a GPU; use "fused" on a CPU')
+    return CircuitOptimizers.Config(
+        name=optimizer.name,
+        hyper_parameters=hyper_parameters,
+        split_qk=run.scales_qk,
+        qk_layers=run.qk_layers,
+        implementation=implementation,
+    )
+
+
+def _lr_scheduler(run: RunConfig) -> CircuitSchedules.Config:
+    schedule = run.lr_scheduler
+    return CircuitSchedules.Config(
+        warmup_steps=schedule.warmup_steps,
+        total_steps=run.schedule_steps,
+        # torchtitan counts the decay from the end and wants None for all that follows the warm-up
+        decay_ratio=None if schedule.decay_ratio == 1.0 else schedule.decay_ratio,
+        decay_type=schedule.decay_type,
+        min_lr_factor=schedule.min_lr_factor,
+        qk_ratio=qk_ratio(run),
+        scale_weight_decay=run.circuits.scale_weight_decay,
+    )
+
+
+def _checkpoint(run: RunConfig) -> CheckpointManager.Config:
+    checkpoint = run.checkpoint
+    initial = checkpoint.initial_load_path
+    return CheckpointManager.Config(
+        enable=checkpoint.enable,
+        folder=checkpoint.folder,
+        interval=checkpoint.interval,
+        keep_latest_k=checkpoint.keep_latest_k,
+        async_mode=checkpoint.async_mode,
+        load_step=checkpoint.load_step,
+        initial_load_path=str(Path(initial).resolve()) if initial else None,
+        initial_load_model_only=checkpoint.initial_load_model_only,
+        # torchtitan's default would leave a last checkpoint that cannot be resumed
+        last_save_model_only=False,
+    )
+
+
+def _activation_checkpoint(run: RunConfig) -> ActivationCheckpointingConfig:
+    modes = {"none": None, "full": FullAC.Config(), "selective": SelectiveACWithStaticMix.Config()}
+    return modes[run.activation_checkpoint.mode]

@@ -1,0 +1,152 @@
+"""What a run would be, without a process group, data or weights: the text of ``--dry-run``."""
+
+from __future__ import annotations
+
+import os
+
+# first: it must precede every other torchtitan module
+from saf_titan import compat  # noqa: F401  # isort: skip
+
+import torch
+from torch import nn
+from torchtitan.components.checkpointer.utils import canonical_fqn
+
+from saf_titan.circuits.groups import QK, ParameterGroup, parameter_groups
+from saf_titan.config import ConfigError, Problem, RunConfig, check_world_size, data_parallel_size, to_toml
+from saf_titan.heads.counts import head_count
+from saf_titan.models import model_spec
+from saf_titan.models.flops import training_flops_per_token
+from saf_titan.saf.fit.dense_memory import DENSE_CONTENTS, dense_bytes
+
+_GIB = 1024**3
+
+
+def describe(run: RunConfig) -> str:
+    """The resolved run as text: model, groups, tokens, schedule, freeze and memory, for the world of ``WORLD_SIZE``."""
+    with torch.device("meta"):
+        model = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len).model.build()
+    parameters = [(canonical_fqn(name), parameter) for name, parameter in model.named_parameters()]
+    groups = parameter_groups(parameters, split_qk=run.scales_qk, qk_layers=run.qk_layers)
+    world_size = _world_size()
+    check_world_size(run, world_size)
+    blocks = [
+        ("Configuration", to_toml(run).rstrip().splitlines()),
+        ("Model", _model_lines(run, model)),
+        ("Parameter groups", _group_lines(run, groups)),
+        ("Tokens", _token_lines(run, world_size)),
+        ("Schedule", _schedule_lines(run)),
+        ("Freeze", _freeze_lines(run, world_size)),
+        (f"Memory per rank of {world_size} (estimate)", _memory_lines(run, model, world_size)),
+    ]
+    return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in blocks)
+
+
+def _world_size() -> int:
+    text = os.environ.get("WORLD_SIZE", "1")
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigError([Problem("environment", "WORLD_SIZE", text, "must be a number of ranks, 1 or more")])
+    return int(text)
+
+
+def _model_lines(run: RunConfig, model: nn.Module) -> list[str]:
+    total = sum(parameter.numel() for parameter in model.parameters())
+    embeddings = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, nn.Embedding)}
+    shape, flops = run.shape, training_flops_per_token(model, run.training.seq_len)
+    groups = f" on {shape.num_kv_heads} key heads" if shape.num_kv_heads < shape.num_heads else ""
+    return [
+        f"{run.model.family} {run.model.flavor}: {shape.num_layers} layers, {shape.num_heads} heads of "
+        f"{shape.head_dim}{groups}, width {shape.dim}, vocabulary {shape.vocab_size:,}",
+        f"{total:,} parameters, {total - sum(embeddings.values()):,} without embeddings",
+        f"{flops / 1e6:,.1f} MFLOP per token (forward and backward, all heads live)",
+    ]
+
+
+def _group_lines(run: RunConfig, groups: list[ParameterGroup]) -> list[str]:
+    lines = [f"{'group':<10} {'tensors':>8} {'parameters':>14} {'peak lr':>10}"]
+    for group in groups:
+        rate = run.optimizer.lr * (run.circuits.qk_lr_ratio if group.name == QK else 1.0)
+        lines.append(f"{group.name:<10} {len(group.names):>8} {group.num_elements:>14,} {rate:>10.3g}")
+    return lines
+
+
+def _token_lines(run: RunConfig, world_size: int) -> list[str]:
+    training = run.training
+    local = training.local_batch_size * world_size
+    sequences = training.global_batch_size if training.global_batch_size > 0 else local
+    tokens = sequences * training.seq_len
+    accumulation = f"{sequences // local} microbatches of {training.local_batch_size} x {world_size} ranks"
+    return [
+        f"{sequences} sequences of {training.seq_len:,} = {tokens:,} tokens per step; {accumulation}",
+        f"{tokens * training.steps:,} tokens in {training.steps:,} steps from {run.data.path}",
+    ]
+
+
+def _schedule_lines(run: RunConfig) -> list[str]:
+    schedule, circuits = run.lr_scheduler, run.circuits
+    lines = [f"warm-up over {schedule.warmup_steps:,} of {run.schedule_steps:,} steps, peak {run.optimizer.lr:g}"]
+    if schedule.decay_ratio:
+        share = f" over the last {schedule.decay_ratio:.0%}" if schedule.decay_ratio < 1 else ""
+        lines.append(f"{schedule.decay_type} decay{share} to {run.optimizer.lr * schedule.min_lr_factor:g}")
+    if run.scales_qk:
+        lines.append(f"QK circuit: {circuits.qk_lr_schedule}, factor {circuits.qk_lr_ratio:g} at the start")
+    return lines
+
+
+def _freeze_lines(run: RunConfig, world_size: int) -> list[str]:
+    if not run.saf.enable:
+        return ["none ([saf] enable = false)"]
+    num_heads = run.shape.total_heads
+    count = head_count(num_heads, run.saf.rate, run.saf.rounding)
+    when = {
+        "once": f"after step {run.freeze_step:,}",
+        "ramp": f"every {run.saf.interval:,} steps from {run.freeze_step:,}, for {run.saf.ramp_steps:,} steps",
+        "loss_budget": f"every {run.saf.interval:,} steps from {run.freeze_step:,}, {run.saf.increment:.1%} at a time "
+        f"while the held-out loss rises by less than {run.saf.loss_budget:.1%} in all, up to",
+    }[run.saf.schedule]
+    lines = [
+        f"{when}: {count} of {num_heads} heads become static (rate {run.saf.rate:g}, selector "
+        f"{run.saf.selector}, content {run.saf.content})",
+        f"calibrated on {run.saf.calibration_sequences} held-out sequences",
+    ]
+    share = run.saf.calibration_sequences // data_parallel_size(run, world_size)
+    if share > run.calibration_batch_size:
+        shape = run.shape
+        numbers = shape.num_layers * (shape.num_heads + shape.num_kv_heads) * shape.head_dim * run.training.seq_len
+        size = share * numbers * _activation_bytes(run) / _GIB
+        lines.append(
+            f"in several batches a rank, which keeps queries and keys of all layers: {size:.2f} GiB "
+            f"(none with saf.calibration_batch_size = {share})"
+        )
+    if run.saf.content in DENSE_CONTENTS:
+        size = dense_bytes(count, run.training.seq_len) / _GIB
+        lines.append(f"patterns are T x T matrices: {size:.2f} GiB, on every rank in the layers and in the plan")
+    if run.saf.matched_seconds:
+        lines.append(f"the run ends after {run.saf.matched_seconds:g} s instead of {run.training.steps:,} steps")
+    return lines
+
+
+def _memory_lines(run: RunConfig, model: nn.Module, world_size: int) -> list[str]:
+    """Weights, gradients and moments are exact; activations follow Korthikanti et al. (arXiv 2205.05198), eq. 2, for
+    attention that does not keep its scores, in the precision of the run.
+    """
+    training, shape = run.training, run.shape
+    total = sum(parameter.numel() for parameter in model.parameters())
+    bytes_each = 4 if training.dtype == "float32" else 2
+    moments = 2 if run.optimizer.name == "AdamW" else 1
+    shards = max(1, world_size // run.parallelism.data_parallel_replicate_degree)
+    state = total * bytes_each * (2 + moments) / shards
+    width = _activation_bytes(run)
+    tokens = training.local_batch_size * training.seq_len
+    per_layer = {"none": 17, "selective": 8, "full": 1}[run.activation_checkpoint.mode]
+    activations = tokens * shape.dim * shape.num_layers * per_layer * width
+    logits = tokens * shape.vocab_size * (4 + 4 + width)
+    return [
+        f"weights, gradients, moments {state / _GIB:8.2f} GiB",
+        f"activations                 {activations / _GIB:8.2f} GiB",
+        f"logits and their gradient   {logits / _GIB:8.2f} GiB",
+        f"sum                         {(state + activations + logits) / _GIB:8.2f} GiB",
+    ]
+
+
+def _activation_bytes(run: RunConfig) -> int:
+    return 2 if run.training.mixed_precision_param == "bfloat16" else 4

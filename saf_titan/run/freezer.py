@@ -1,0 +1,305 @@
+"""Carrying out a freeze on a model between two optimizer steps: measure, decide, install, and undo if it hurts.
+
+The order of a freeze can be read in :meth:`Freezer.freeze`. When it happens, what is saved and what is reported around
+it are the trainer's business.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Generic
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from saf_titan.config import RunConfig
+from saf_titan.config.own_sections import SafSection
+from saf_titan.heads.counts import head_count
+from saf_titan.heads.names import parse_heads
+from saf_titan.run.calibration_data import Batch, CalibrationData
+from saf_titan.run.measurement import Measurement, logged_progress
+from saf_titan.saf.calibrate.calibration import Calibration
+from saf_titan.saf.fit.contents import COMPACT_CONTENTS
+from saf_titan.saf.install.install import Overwritten, install, replace_value_rows, zero_unused_weights
+from saf_titan.saf.install.pattern_training import PatternTraining
+from saf_titan.saf.plan.decide import make_plan
+from saf_titan.saf.plan.freeze_state import FreezeState
+from saf_titan.saf.plan.plan import StaticPlan
+from saf_titan.saf.plan.schedule import FixedSchedule, LossBudget, LossBudgetSchedule, Schedule, ramp
+from saf_titan.saf.select.gradient_ema import GradientEMA
+
+logger = logging.getLogger()
+
+
+@dataclass(frozen=True)
+class FreezeResult:
+    """What a freeze came to."""
+
+    plan: StaticPlan
+    calibration: Calibration
+    accepted: bool
+    """False if the schedule judged the rise of the held-out loss too large; the model is then as before."""
+    losses: tuple[float, float] | None
+    """Held-out loss before and after, where the schedule asks for it."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall time of each stage."""
+
+
+class Freezer(Generic[Batch]):
+    """The static heads of one model: ``plan`` says which they are, ``freeze`` adds to them."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        settings: SafSection,
+        schedule: Schedule,
+        forward: Callable[[Batch], object],
+        sequence_losses: Callable[[Batch], Tensor],
+        group: dist.ProcessGroup | None,
+    ) -> None:
+        """The arguments that are not the optimizer or the schedule are those of :class:`Measurement`."""
+        self._measurement = Measurement(model, settings, forward=forward, sequence_losses=sequence_losses, group=group)
+        self.attentions = self._measurement.attentions
+        self._optimizer, self._group = optimizer, group
+        self._settings, self._schedule = settings, schedule
+        self._plan: StaticPlan | None = None
+        self._loaded = FreezeState()
+        self._pattern_training: PatternTraining | None = None
+        if settings.enable and settings.pattern_lr:
+            optimizer.register_step_post_hook(self._train_patterns)
+        self._gradient: GradientEMA | None = None
+        if settings.enable and settings.selector == "qk_gradient":
+            self._gradient = GradientEMA(len(self.attentions), self.attentions[0].num_heads)
+            # the pre-hook of the step sees gradients after clipping
+            optimizer.register_step_pre_hook(self._average_gradients)
+
+    @property
+    def plan(self) -> StaticPlan | None:
+        """Static heads and their patterns as they are now; None while every head is live."""
+        return self._pattern_training.plan if self._pattern_training is not None else self._plan
+
+    @property
+    def num_heads(self) -> int:
+        return sum(attention.num_heads for attention in self.attentions)
+
+    @property
+    def num_static_heads(self) -> int:
+        return sum(len(attention.static_heads) for attention in self.attentions)
+
+    def rate_due(self, step: int) -> float | None:
+        """Share of heads to make static now, after ``step`` steps; None if nothing is due.
+
+        Raises ValueError if a freeze is due and the gradient selector has seen no step: the run was resumed at the
+        freeze from a checkpoint without an average.
+        """
+        if not self._settings.enable:
+            return None
+        rate = self._schedule.next_rate(step, self._rate)
+        # a small step of a ramp may not add a whole head
+        if rate is None or head_count(self.num_heads, rate, self._settings.rounding) <= self.num_static_heads:
+            return None
+        if self._gradient is not None and not self._gradient.num_updates:
+            raise ValueError(
+                f'saf.selector = "qk_gradient" averages gradients of the steps before a freeze, and the checkpoint of '
+                f"step {step}, where heads are to be frozen, holds no average: set saf.step to {step + 20} or so to "
+                f"gather one first, or choose another selector"
+            )
+        return rate
+
+    def restore(self, plan: StaticPlan) -> None:
+        """Install the plan of a checkpoint, before its weights are loaded."""
+        install(self.attentions, plan)
+        self._accept(plan)
+
+    def freeze(self, step: int, rate: float, data: CalibrationData[Batch]) -> FreezeResult:
+        """Make a share ``rate`` of all heads static; weights, moments and everything else go on untouched.
+
+        Every rank must call it; nothing is changed if it raises. Raises ValueError where :func:`make_plan` does and for
+        a held-out loss that is not finite, and RuntimeError if the ranks disagree.
+        """
+        settings = self._settings
+        seconds: dict[str, float] = {}
+        with _timed(seconds, "calibrate"):
+            calibration = self._measurement.calibrate(data, (settings.selector,), self._gradient, logged_progress())
+        with _timed(seconds, "fit"):
+            plan = make_plan(
+                calibration,
+                step=step,
+                rate=rate,
+                selector=settings.selector,
+                content=settings.content,
+                max_fit_kl=settings.max_fit_kl,
+                rounding=settings.rounding,
+                max_per_layer=settings.max_per_layer or None,
+                exclude_layers=settings.exclude_layers,
+                on_shortfall=settings.on_shortfall,
+                fit_method=settings.fit_method,
+                seed=settings.seed,
+                heads=parse_heads(",".join(settings.heads)),
+                base_plan=self.plan,
+                dense=partial(self._measurement.dense_patterns, data.batches),
+                max_dense_gib=settings.max_dense_gib,
+            )
+            self._require_agreement(plan)
+            value_rows = self._measurement.compensated_values(plan, data.batches)
+        before = self._measurement.held_out_loss(data.batches) if self._schedule.measures else None
+        changed: list[Overwritten] = []
+        try:
+            with _timed(seconds, "install"):
+                install(self.attentions, plan)
+                changed.append(zero_unused_weights(self.attentions, plan, self._optimizer.state))
+                self._compensate(value_rows, data.batches[-1], changed)
+            losses = (before, self._measurement.held_out_loss(data.batches)) if before is not None else None
+            accepted = losses is None or self._schedule.judge(step, *losses)
+        except BaseException:
+            self._undo(changed)
+            raise
+        if accepted:
+            self._accept(plan)
+        else:
+            self._undo(changed)
+        if (end := self._schedule.end(self._rate)) is not None:
+            logger.info(f"The schedule ends: {end}")
+        return FreezeResult(plan, calibration, accepted=accepted, losses=losses, seconds=seconds)
+
+    def state(self) -> bytes | None:
+        """What must survive a restart beside the plan; None if nothing must."""
+        if not self._settings.enable:
+            # the heads rest, and may go on later where they stopped; an average of gradients would be out of date
+            return replace(self._loaded, gradient={}).to_bytes()
+        return FreezeState(
+            schedule=self._schedule.state_dict(),
+            gradient=self._gradient.state_dict() if self._gradient is not None else {},
+            moments=self._pattern_training.moments() if self._pattern_training is not None else {},
+        ).to_bytes()
+
+    def load_state(self, data: bytes) -> None:
+        """Take up the state of a checkpoint; parts that this run has no use for are ignored."""
+        state = self._loaded = FreezeState.from_bytes(data)
+        if state.schedule and self._settings.enable:
+            self._schedule.load_state_dict(state.schedule)
+        if state.gradient and self._gradient is not None:
+            self._gradient.load_state_dict(state.gradient)
+        if self._pattern_training is not None:
+            self._pattern_training.load_moments(state.moments)
+
+    def summary(self) -> str:
+        """Static heads by layer, as ``L0:1,4 L3:0``."""
+        return " ".join(
+            f"L{layer}:{','.join(map(str, attention.static_heads))}"
+            for layer, attention in enumerate(self.attentions)
+            if attention.static_heads
+        )
+
+    @property
+    def _rate(self) -> float:
+        """The share of heads that was last asked for, in this run's way of rounding: never less than what there is."""
+        asked = self.plan.rate if self.plan is not None else 0.0
+        if head_count(self.num_heads, asked, self._settings.rounding) < self.num_static_heads:
+            return self.num_static_heads / self.num_heads
+        return asked
+
+    def _compensate(
+        self, value_rows: Mapping[tuple[int, int], Tensor], batch: Batch, changed: list[Overwritten]
+    ) -> None:
+        """Write the value rows of one head after the other, each where the loss of a batch falls by it.
+
+        changed: takes up what was replaced. One forward of the batch a head, and one before.
+        """
+        if not value_rows:
+            return
+        first = lowest = self._measurement.held_out_loss([batch])
+        kept = []
+        for (layer, head), new_DC in value_rows.items():
+            overwritten = replace_value_rows(self.attentions, {(layer, head): new_DC})
+            changed.append(overwritten)
+            loss = self._measurement.held_out_loss([batch])
+            if loss < lowest:
+                lowest = loss
+                kept.append(f"L{layer}H{head}")
+            else:
+                overwritten.restore()
+                changed.pop()
+        logger.info(
+            f"Compensated the values of {len(kept)} of {len(value_rows)} heads: loss {first:.5f} -> {lowest:.5f} "
+            f"({', '.join(kept) or 'none'})"
+        )
+
+    def _undo(self, changed: Sequence[Overwritten]) -> None:
+        """Take back an installation that was not accepted."""
+        for overwritten in reversed(changed):
+            overwritten.restore()
+        install(self.attentions, self.plan)
+        # the layers have new tensors for what was trained before
+        if self.plan is not None:
+            self._accept(self.plan)
+
+    def _accept(self, plan: StaticPlan) -> None:
+        """Take an installed plan as the plan of the model; patterns that were in training go on with their moments."""
+        training = None
+        if self._settings.enable and self._settings.pattern_lr and plan.content in COMPACT_CONTENTS:
+            training = PatternTraining(self.attentions, plan, self._settings.pattern_lr, self._group)
+            if self._pattern_training is not None:
+                training.load_moments(self._pattern_training.moments())
+        self._plan, self._pattern_training = plan, training
+
+    def _train_patterns(self, *_: object) -> None:
+        if self._pattern_training is not None:
+            self._pattern_training.step()
+
+    def _average_gradients(self, *_: object) -> None:
+        assert self._gradient is not None
+
+        def gradient(projection: nn.Linear) -> Tensor:
+            # a fully static layer has no gradient at all
+            weight = projection.weight
+            return weight.grad if weight.grad is not None else torch.zeros_like(weight)
+
+        self._gradient.update(
+            [(gradient(a.qkv_linear.wq), gradient(a.qkv_linear.wk), a.n_kv_heads) for a in self.attentions]
+        )
+
+    def _require_agreement(self, plan: StaticPlan) -> None:
+        if not dist.is_initialized():
+            return
+        digests: list[str | None] = [None] * dist.get_world_size()
+        dist.all_gather_object(digests, plan.digest)
+        if len(set(digests)) > 1:
+            raise RuntimeError(f"ranks derived different plans, digests {digests}; nothing was installed")
+
+
+def freeze_schedule(run: RunConfig) -> Schedule:
+    """When, and how many heads become static."""
+    saf, start = run.saf, run.freeze_step
+    if saf.schedule == "ramp":
+        return ramp(start, start + saf.ramp_steps, saf.rate, saf.interval)
+    if saf.schedule == "loss_budget":
+        return LossBudgetSchedule(
+            LossBudget(
+                start=start,
+                interval=saf.interval,
+                max_rate=saf.rate,
+                num_heads=run.shape.total_heads,
+                rounding=saf.rounding,
+                increment=saf.increment,
+                budget=saf.loss_budget,
+                max_failures=saf.max_failures,
+            )
+        )
+    return FixedSchedule([(start, saf.rate)])
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[stage] = time.perf_counter() - start

@@ -1,0 +1,88 @@
+"""One process of a run: from the configuration to the report, with errors a person can act on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import traceback
+from pathlib import Path
+
+# first: it must precede every other torchtitan module
+from saf_titan import compat  # isort: skip
+
+import torch.distributed as dist
+from torch.distributed.checkpoint import CheckpointException
+from torchtitan.observability import structured_logger
+from torchtitan.tools.logging import init_logger, logger
+
+from saf_titan.config import RunConfig, check_world_size
+from saf_titan.run.build import trainer_config
+from saf_titan.run.leave import leave
+
+FAILURE = 1
+
+_DIVERGED = "Loss is not finite"
+"""How torchtitan's error begins."""
+
+
+def launch(run: RunConfig) -> int:
+    """Train as one rank of the world that the environment describes; returns the exit status."""
+    compat.ensure_launcher_environment()
+    init_logger()
+    structured_logger.init_structured_logger(source="training", output_dir=run.dump_folder, enable=False)
+    trainer = None
+    try:
+        check_world_size(run, int(os.environ["WORLD_SIZE"]))
+        trainer = trainer_config(run).build()
+        trainer.train()
+        if run.report.enable and dist.get_rank() == 0 and not trainer.stopped_early:
+            _write_report(run)
+        if trainer.stopped_early:
+            logger.info(f"Stopped after step {trainer.step}; the same command goes on from there")
+    except (ValueError, OSError, RuntimeError, CheckpointException) as error:
+        if isinstance(error, RuntimeError) and not str(error).startswith(_DIVERGED):
+            raise
+        # what a user can cause: bad data, a damaged checkpoint, a full disk, a rate that is too high
+        logger.error(_explain(error, run))
+        _keep_trace(run)
+        # other ranks may be waiting in a collective; the launcher ends them
+        leave(FAILURE)
+    finally:
+        if trainer is not None:
+            trainer.close()
+    return 0
+
+
+def _write_report(run: RunConfig) -> None:
+    from saf_titan.report import write_report
+
+    logger.info(f"Report: {write_report(Path(run.dump_folder), heads=run.report.heads)}")
+
+
+def _explain(error: BaseException, run: RunConfig) -> str:
+    """One line; of an error that many ranks raised, the first cause."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return (
+            f"no space left in {error.filename or run.dump_folder} ({error.strerror}); the last complete checkpoint "
+            f"is intact: free some space, or set checkpoint.keep_latest_k, and start the same command again"
+        )
+    if isinstance(error, CheckpointException) and error.failures:
+        rank, (cause, _) = next(iter(error.failures.items()))
+        if isinstance(cause, OSError):
+            return _explain(cause, run)
+        return (
+            f"checkpoint in {run.dump_folder} failed on rank {rank} ({type(cause).__name__}: {cause}); one that cannot "
+            f"be loaded is damaged or was saved with another optimizer: remove it to go on from an older one"
+        )
+    if isinstance(error, RuntimeError):
+        return f"{error} Lower optimizer.lr or training.max_norm, and resume from the last checkpoint"
+    return str(error) or type(error).__name__
+
+
+def _keep_trace(run: RunConfig) -> None:
+    """Where the error came from, for a report to us; never at the cost of the message itself."""
+    with contextlib.suppress(OSError):
+        path = Path(run.dump_folder) / f"error-rank{os.environ['RANK']}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(traceback.format_exc(), encoding="utf-8")

@@ -1,0 +1,156 @@
+"""What a freeze must know of a model: statistics of its attention, scores, dense patterns, losses.
+
+Nothing here changes the model, a training cursor or a training RNG. Every method is a collective: each rank brings its
+own share of the calibration sequences, and all get the same answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Generic
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from saf_titan.config.own_sections import SafSection
+from saf_titan.heads.names import Head
+from saf_titan.layers.attention import SAFAttention
+from saf_titan.run.calibration_data import Batch, CalibrationData
+from saf_titan.saf.calibrate.calibrate import calibrate
+from saf_titan.saf.calibrate.calibration import Calibration
+from saf_titan.saf.calibrate.capture import Progress
+from saf_titan.saf.calibrate.progress import TimedProgress
+from saf_titan.saf.fit.dense import DensePatterns, dense_patterns
+from saf_titan.saf.install.compensate import compensated_values
+from saf_titan.saf.plan.plan import StaticPlan
+from saf_titan.saf.select.gate_taylor import gate_taylor_scores
+from saf_titan.saf.select.gradient_ema import GradientEMA
+from saf_titan.saf.select.output_scores import output_scores
+
+OUTPUT_SELECTORS = frozenset({"output_rms", "redundancy", "block_influence", "output_error"})
+"""Selectors that need values and output weights: one more forward a batch."""
+
+_PROGRESS_SECONDS = 20.0
+
+
+class Measurement(Generic[Batch]):
+    """The model of a run, looked at between two steps."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: SafSection,
+        *,
+        forward: Callable[[Batch], object],
+        sequence_losses: Callable[[Batch], Tensor],
+        group: dist.ProcessGroup | None,
+    ) -> None:
+        """
+        Args:
+            forward: one forward of a batch, a collective under FSDP.
+            sequence_losses: mean loss per token of each sequence of a batch, with a graph where gradients are on.
+            group: ranks that read different data; None for a single process.
+        """
+        self._model, self._settings, self._group = model, settings, group
+        self._forward, self._sequence_losses = forward, sequence_losses
+        self.attentions = [module for module in model.modules() if isinstance(module, SAFAttention)]
+
+    def calibrate(
+        self,
+        data: CalibrationData[Batch],
+        selectors: Collection[str],
+        gradient: GradientEMA | None,
+        progress: Progress,
+    ) -> Calibration:
+        """Statistics of the live heads and the scores that ``selectors`` go by.
+
+        gradient: what the steps so far have told the gradient selector.
+        """
+        with self._evaluation():
+            calibration = calibrate(
+                self.attentions,
+                data.batches,
+                self._forward,
+                group=self._group,
+                positions=data.positions,
+                seed=data.seed,
+                source=data.source,
+                progress=progress,
+            )
+            calibration = self._with_extra_scores(calibration, data.batches, selectors)
+            if gradient is not None:
+                calibration = calibration.with_scores(qk_gradient=gradient.scores(calibration.live_LH))
+            return calibration
+
+    def dense_patterns(self, batches: Sequence[Batch], heads: Sequence[Head], content: str) -> DensePatterns:
+        """T x T patterns of chosen heads."""
+        with self._evaluation():
+            return dense_patterns(
+                self.attentions,
+                batches,
+                self._forward,
+                heads,
+                content,
+                seed=self._settings.seed,
+                group=self._group,
+                progress=logged_progress(),
+            )
+
+    def compensated_values(self, plan: StaticPlan, batches: Sequence[Batch]) -> dict[Head, Tensor]:
+        """Value rows that make up for the plan's patterns, solved on all batches but the last; none if unwanted."""
+        if not self._settings.compensate:
+            return {}
+        if len(batches) < 2:
+            raise ValueError(
+                "saf.compensate needs a calibration batch to measure on beside those to solve on: lower "
+                "saf.calibration_batch_size or raise saf.calibration_sequences"
+            )
+        with self._evaluation():
+            return compensated_values(self.attentions, batches[:-1], self._forward, plan, group=self._group)
+
+    def held_out_loss(self, batches: Sequence[Batch]) -> float:
+        """Mean loss over the calibration sequences of all ranks."""
+        with self._evaluation():
+            total = torch.cat([self._sequence_losses(batch).double() for batch in batches]).mean()
+        if self._group is not None:
+            dist.all_reduce(total, group=self._group)
+            total /= dist.get_world_size(self._group)
+        return total.item()
+
+    def _with_extra_scores(
+        self, calibration: Calibration, batches: Sequence[Batch], selectors: Collection[str]
+    ) -> Calibration:
+        if not OUTPUT_SELECTORS.isdisjoint(selectors):
+            blocks = list(self._model.get_submodule("layers").children())
+            scores = output_scores(blocks, self.attentions, batches, self._forward, calibration, group=self._group)
+            calibration = calibration.with_scores(**scores)
+        if "gate_taylor" in selectors:
+            with torch.enable_grad():
+                score_LH = gate_taylor_scores(self.attentions, batches, self._sequence_losses, group=self._group)
+            self._model.zero_grad()
+            calibration = calibration.with_scores(gate_taylor=score_LH)
+        return calibration
+
+    @contextmanager
+    def _evaluation(self) -> Iterator[None]:
+        """Evaluation without gradients and without compiling anything for it."""
+        self._model.eval()
+        try:
+            with torch.no_grad(), torch.compiler.set_stance("force_eager"):
+                yield
+        finally:
+            self._model.train()
+
+
+def sequence_losses(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
+    """Mean cross-entropy of the tokens of each sequence, [B]."""
+    return F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, reduction="none").mean(1)
+
+
+def logged_progress() -> TimedProgress:
+    """Progress as a line of the log every so often."""
+    return TimedProgress(logging.getLogger().info, every=_PROGRESS_SECONDS)

@@ -1,0 +1,93 @@
+"""Calibrating a checkpoint in one process: its weights, its plan and held-out windows, without a trainer.
+
+What a freeze in training would measure at that step, by the same code: see ``Measurement.calibrate``.
+"""
+
+from __future__ import annotations
+
+# first: it must precede every other torchtitan module
+from saf_titan import compat  # isort: skip
+
+from collections.abc import Collection
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torchtitan.config import TORCH_DTYPE_MAP
+from torchtitan.protocols.model_spec import ModelSpec
+
+from saf_titan.config import RunConfig
+from saf_titan.data.loader import ShardLoader
+from saf_titan.models import model_spec
+from saf_titan.run.calibration_data import TokenBatch, calibration_loader, read_calibration_data
+from saf_titan.run.measurement import Measurement, sequence_losses
+from saf_titan.run.resume import model_identity, read_freeze, require_same_model
+from saf_titan.saf.calibrate.calibration import Calibration
+from saf_titan.saf.calibrate.capture import Progress
+from saf_titan.saf.install.checkpoint import load_weights
+from saf_titan.saf.install.install import install
+from saf_titan.saf.plan.freeze_state import FreezeState
+from saf_titan.saf.select.gradient_ema import GradientEMA
+
+
+def calibrate_checkpoint(
+    run: RunConfig, checkpoint: Path, progress: Progress, *, selectors: Collection[str] = ()
+) -> Calibration:
+    """Statistics of the live heads of a checkpoint, and the scores of ``selectors``, by default ``run.saf.selector``.
+
+    Computes in the precision of training, on the accelerator if there is one. Raises ValueError where the checkpoint
+    is not of the configured model, has no live head or not what a selector needs, and for too little data.
+    """
+    selectors = selectors or (run.saf.selector,)
+    # small mistakes come before the weights are read
+    if run.model.fuse_qkv:
+        raise ValueError(
+            "model.fuse_qkv = true: that attention hands nothing over; set it to false, for the same weights"
+        )
+    spec = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
+    loader = calibration_loader(ShardLoader.Config(path=run.data.path, vocab_size=run.shape.vocab_size), run)
+    saved = read_freeze(checkpoint)
+    if saved.model is not None:
+        require_same_model(saved.model, model_identity(run), source=str(checkpoint))
+    if saved.plan is not None and len(saved.plan.heads) == run.shape.total_heads:
+        raise ValueError(f"every head of {checkpoint} is static already: there is nothing left to calibrate")
+    gradient = _gradient_average(saved.state, run, checkpoint) if "qk_gradient" in selectors else None
+    device = torch.device("cpu" if compat.is_cpu() else torch.accelerator.current_accelerator() or "cpu")
+    model = _load_model(spec, checkpoint, device, TORCH_DTYPE_MAP[run.training.mixed_precision_param])
+
+    def forward(batch: TokenBatch) -> Tensor:
+        logits_BTV: Tensor = model(batch[0]["input"].to(device))
+        return logits_BTV
+
+    def losses(batch: TokenBatch) -> Tensor:
+        return sequence_losses(forward(batch), batch[1].to(device))
+
+    measurement = Measurement(model, run.saf, forward=forward, sequence_losses=losses, group=None)
+    install(measurement.attentions, saved.plan)
+    return measurement.calibrate(read_calibration_data(loader, run), selectors, gradient, progress)
+
+
+def _gradient_average(state: bytes | None, run: RunConfig, checkpoint: Path) -> GradientEMA:
+    """What the steps before a checkpoint have told the gradient selector."""
+    saved = FreezeState.from_bytes(state).gradient
+    if not saved or not saved["num_updates"]:
+        raise ValueError(
+            f'the selector "qk_gradient" averages gradients over the steps of training, and {checkpoint} holds no '
+            f'average: only a run with saf.enable = true and saf.selector = "qk_gradient" saves one'
+        )
+    average = GradientEMA(run.shape.num_layers, run.shape.num_heads)
+    average.load_state_dict(saved)
+    return average
+
+
+def _load_model(spec: ModelSpec, checkpoint: Path, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The model of a checkpoint, its weights in the precision in which training computes."""
+    with torch.device("meta"):
+        model = spec.model.build()
+    model.to_empty(device=device)
+    # buffers are not in a checkpoint
+    model.init_weights()
+    load_weights(checkpoint, model.state_dict())
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    return model

@@ -1,0 +1,174 @@
+"""Reading the plan of a checkpoint before the model is built.
+
+The running model is a function of (config, weights, plan): heads that the plan makes static must be static before the
+weights are loaded, else the run would go on, silently, with ordinary attention.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.distributed.checkpoint import FileSystemReader
+
+from saf_titan.config import RunConfig
+from saf_titan.heads.counts import head_count
+from saf_titan.saf.install.checkpoint import read_checkpoint
+from saf_titan.saf.plan.plan import StaticPlan
+
+PLAN_KEY = "saf_plan"
+"""Key of the serialised plan in ``Trainer.state_dict()``; absent before a freeze, as in stock torchtitan."""
+
+STATE_KEY = "saf_state"
+"""Key of what the schedule and the selector must remember; absent where that is nothing."""
+
+CLOCK_KEY = "saf_clock"
+"""Key of the time that a run has taken; absent in checkpoints of stock torchtitan."""
+
+MODEL_KEY = "saf_model"
+"""Key of what the weights alone do not tell of a model; absent in checkpoints of stock torchtitan."""
+
+
+@dataclass(frozen=True)
+class SavedFreeze:
+    """What a checkpoint knows about static heads, and of which model."""
+
+    plan: StaticPlan | None = None
+    state: bytes | None = None
+    """``Freezer.state()``; None if the checkpoint has none."""
+    clock: str | None = None
+    """``SpentTime`` as JSON."""
+    model: str | None = None
+    """``model_identity()`` of the run that wrote it."""
+
+
+def model_identity(run: RunConfig) -> str:
+    """The sizes and constants that make weights a model, as JSON."""
+    model, shape = run.model, run.shape
+    return json.dumps(
+        {
+            "family": model.family,
+            "position": model.position,
+            "num_layers": shape.num_layers,
+            "num_heads": shape.num_heads,
+            "num_kv_heads": shape.num_kv_heads,
+            "dim": shape.dim,
+            "vocab_size": shape.vocab_size,
+            "rope_theta": model.rope_theta,
+            "norm_eps": model.norm_eps,
+        },
+        sort_keys=True,
+    )
+
+
+def require_compatible(saved: SavedFreeze, run: RunConfig, checkpoint: Path) -> None:
+    """Raise ValueError, naming what differs, if ``run`` cannot start from ``checkpoint``, which holds ``saved``."""
+    if saved.model is not None:
+        require_same_model(saved.model, model_identity(run), source=str(checkpoint))
+    if saved.plan is not None:
+        _require_fitting_plan(saved.plan, run, checkpoint)
+    if is_own(checkpoint, run) or not run.checkpoint.initial_load_model_only:
+        _require_same_projections(run, checkpoint)
+
+
+def is_own(checkpoint: Path, run: RunConfig) -> bool:
+    """Whether ``run`` goes on from a checkpoint of its own, and not from another run's."""
+    return checkpoint.parent == Path(run.dump_folder) / run.checkpoint.folder
+
+
+def require_same_model(saved: str, built: str, *, source: str) -> None:
+    """Raise ValueError, naming each difference, unless two identities agree in what both of them tell."""
+    then, now = json.loads(saved), json.loads(built)
+    changes = [f"model.{key} was {then[key]} and is {now[key]}" for key in now if key in then and then[key] != now[key]]
+    if changes:
+        raise ValueError(
+            f"{source} is of another model: {'; '.join(changes)}; go on with the old values, or start a new run in "
+            f"another dump_folder"
+        )
+
+
+def _require_fitting_plan(plan: StaticPlan, run: RunConfig, checkpoint: Path) -> None:
+    """The model must be able to hold the plan, its patterns cover the run's sequences, and later ones join them."""
+    saf, seq_len = run.saf, run.training.seq_len
+    if run.model.fuse_qkv:
+        raise ValueError(f"{checkpoint} has static heads, which model.fuse_qkv = true cannot hold; set it to false")
+    fitted = f"the static heads of {checkpoint} are fitted to sequences of {plan.T_fit} tokens"
+    if seq_len > plan.T_fit:
+        raise ValueError(f"training.seq_len = {seq_len}, but {fitted}; lower it to that or less")
+    wanted = head_count(run.shape.total_heads, saf.rate, saf.rounding)
+    asks_for_more = saf.enable and saf.rate > plan.rate and wanted > len(plan.heads)
+    if asks_for_more and saf.content != plan.content:
+        raise ValueError(
+            f"saf.rate = {saf.rate:g} asks for more heads, with saf.content = {json.dumps(saf.content)}, but the heads "
+            f"of {checkpoint} have {json.dumps(plan.content)}, and a model has one content; keep that, or set "
+            f"saf.enable = false to go on with the heads there are"
+        )
+    if seq_len < plan.T_fit and asks_for_more:
+        raise ValueError(
+            f"saf.rate = {saf.rate:g} asks for more heads, fitted to training.seq_len = {seq_len}, but {fitted}; keep "
+            f"that length, or set saf.enable = false to go on with the heads there are"
+        )
+
+
+def _require_same_projections(run: RunConfig, checkpoint: Path) -> None:
+    """Moments must be of the parameters of the run: weights have the same names fused and split, moments have not."""
+    keys = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    moments = [key for key in keys if key.startswith("optimizer.")]
+    is_fused = any(".wqkv." in key for key in moments)
+    if moments and is_fused != run.model.fuse_qkv:
+        raise ValueError(
+            f"{checkpoint} has the moments of {'one fused wqkv' if is_fused else 'separate wq, wk and wv'}, and "
+            f"model.fuse_qkv = {json.dumps(run.model.fuse_qkv)}; change that, or take the weights alone into a new run "
+            f"by checkpoint.initial_load_path and checkpoint.initial_load_model_only = true"
+        )
+
+
+def find_checkpoint(folder: Path, *, load_step: int = -1, initial_load_path: str | None = None) -> Path | None:
+    """The checkpoint that torchtitan's manager will load, by the same rules: complete folders only, newest first.
+
+    Raises ValueError if ``load_step`` is not the newest: the run would overwrite later checkpoints one by one, and a
+    restart would go on from one of the old course.
+    """
+    steps = [
+        int(match[1])
+        for entry in (folder.iterdir() if folder.is_dir() else ())
+        # the metadata is written last: without it the checkpoint is unfinished
+        if (match := re.fullmatch(r"step-(\d+)", entry.name)) and (entry / ".metadata").is_file()
+    ]
+    newest = max(steps, default=-1)
+    if load_step != -1:
+        if load_step < newest:
+            raise ValueError(
+                f"checkpoint.load_step = {load_step}, but {folder} holds step {newest} of the same run; remove the "
+                f"later checkpoints, or branch off: a new dump_folder with --checkpoint.initial_load_path "
+                f"{folder / f'step-{load_step}'}"
+            )
+        return folder / f"step-{load_step}"
+    if newest >= 0:
+        return folder / f"step-{newest}"
+    return Path(initial_load_path) if initial_load_path else None
+
+
+def read_freeze(checkpoint: Path) -> SavedFreeze:
+    """The plan and the state in ``checkpoint``.
+
+    Needs no process group. Raises ValueError if the folder holds no complete checkpoint or a damaged one.
+    """
+    if not (checkpoint / ".metadata").is_file():
+        raise ValueError(
+            f"{checkpoint} is no complete checkpoint (it has no .metadata): give the step-N folder of one, by "
+            f"checkpoint.load_step or checkpoint.initial_load_path"
+        )
+    try:
+        # our entries of the trainer's section alone, never the weights
+        loaded = read_checkpoint(checkpoint, prefix="train_state.saf_").get("train_state", {})
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"{checkpoint} is damaged ({type(error).__name__}: {error}); remove it to go on from an older one"
+        ) from error
+    plan = None
+    if PLAN_KEY in loaded:
+        plan = StaticPlan.from_bytes(loaded[PLAN_KEY], source=f"the plan in {checkpoint}")
+    return SavedFreeze(plan=plan, state=loaded.get(STATE_KEY), clock=loaded.get(CLOCK_KEY), model=loaded.get(MODEL_KEY))

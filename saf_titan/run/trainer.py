@@ -1,0 +1,317 @@
+"""torchtitan's Trainer with a freeze between two steps, a plan in the checkpoint, and a clean stop."""
+
+from __future__ import annotations
+
+# first: it must precede every other torchtitan module
+from saf_titan import compat  # noqa: F401  # isort: skip
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+from torchtitan.distributed.cudagraph import cudagraph_teardown, wrap_with_cuda_graph
+from torchtitan.distributed.utils import set_pg_timeouts
+from torchtitan.tools.logging import logger
+from torchtitan.trainer import Trainer
+
+from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
+from saf_titan.config import RunConfig, to_toml
+from saf_titan.data.loader import ShardLoader
+from saf_titan.run.calibration_data import TokenBatch, calibration_loader, read_calibration_data
+from saf_titan.run.freezer import Freezer, FreezeResult, freeze_schedule
+from saf_titan.run.measurement import sequence_losses
+from saf_titan.run.metrics import RunMetrics
+from saf_titan.run.resume import (
+    CLOCK_KEY,
+    MODEL_KEY,
+    PLAN_KEY,
+    STATE_KEY,
+    SavedFreeze,
+    find_checkpoint,
+    is_own,
+    model_identity,
+    read_freeze,
+    require_compatible,
+)
+from saf_titan.run.stop import StopRequest
+from saf_titan.run.time_budget import RunClock, SpentTime, TimeBudget
+
+
+class SAFTrainer(Trainer):
+    """A run of ``RunConfig.training.steps`` optimizer steps in which heads may become static.
+
+    The head set changes only between optimizer steps. The plan is read before the model is built and installed before
+    the weights are loaded, so that a resumed run continues exactly where the uninterrupted one would be.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Trainer.Config):
+        run: RunConfig = field(default_factory=RunConfig)
+        """The configuration this one was made from."""
+
+    optimizers: CircuitOptimizers
+    lr_schedulers: CircuitSchedules
+    metrics_processor: RunMetrics
+    ntokens_seen: int
+    stopped_early: bool
+
+    def __init__(self, config: Config):
+        self._run = config.run
+        self._folder = Path(config.dump_folder)
+        checkpoint = self._checkpoint_to_load(config)
+        self._saved = read_freeze(checkpoint) if checkpoint is not None else SavedFreeze()
+        # another run's checkpoint brings its weights and heads, not the time it took
+        self._is_branch = checkpoint is not None and not is_own(checkpoint, config.run)
+        self._model_identity = model_identity(config.run)
+        if checkpoint is not None:
+            require_compatible(self._saved, config.run, checkpoint)
+        super().__init__(config)
+        self.stopped_early = False
+        self._started = False
+        self._stop = StopRequest()
+        self._budget: TimeBudget | None = None
+        self._clock: RunClock | None = None
+        self._elapsed = self._last_update_seconds = 0.0
+        self.freezer = Freezer(
+            self.model_parts[0],
+            self.optimizers.optimizers[0],
+            settings=config.run.saf,
+            schedule=freeze_schedule(config.run),
+            forward=self._forward,
+            sequence_losses=self._sequence_losses,
+            group=self._batch_group(),
+        )
+        self.metrics_processor.num_heads = self.freezer.num_heads
+        self.metrics_processor.tokens_per_step = (
+            config.training.local_batch_size
+            * self.gradient_accumulation_steps
+            * self._batch_world()[0]
+            * config.training.seq_len
+        )
+        if self._saved.plan is not None:
+            self.freezer.restore(self._saved.plan)
+            self._heads_changed()
+        elif config.run.saf.enable:
+            # too little data is better known now than half-way
+            self._calibration_loader()
+
+    @staticmethod
+    def _checkpoint_to_load(config: Config) -> Path | None:
+        checkpoint = config.checkpoint
+        if not checkpoint.enable:
+            return None
+        return find_checkpoint(
+            Path(config.dump_folder) / checkpoint.folder,
+            load_step=checkpoint.load_step,
+            initial_load_path=checkpoint.initial_load_path,
+        )
+
+    def train(self) -> None:
+        """Train to the last step, or to the step in which a stop was requested."""
+        with self._stop:
+            super().train()
+
+    def should_continue_training(self) -> bool:
+        """torchtitan's question between two steps; ``self.step`` steps are done, saved and validated.
+
+        This is where heads become static and where a requested stop is carried out.
+        """
+        if not self._started:
+            self._start()
+        if self._stop.agreed():
+            self.stopped_early = True
+            self._save_checkpoint()
+            return False
+        if self._is_done():
+            self._finish()
+            return False
+        rate = self.freezer.rate_due(self.step)
+        if rate is not None:
+            self._freeze(rate)
+        return True
+
+    def train_step(self, data_iterator: Iterator[TokenBatch]) -> None:
+        if self._budget is not None:
+            self.lr_schedulers.set_progress(self._budget.virtual_step(self._elapsed))
+        last = self.step == self.config.training.steps and self._budget is None
+        self.metrics_processor.validation_phase = "final" if last else "scheduled"
+        self.metrics_processor.begin_step()
+        super().train_step(data_iterator)
+        self._last_update_seconds = self.metrics_processor.end_step()
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        if self.freezer.plan is not None:
+            state[PLAN_KEY] = self.freezer.plan.to_bytes()
+        # before the start torchtitan asks in order to load: then the checkpoint decides what there is
+        freeze_state = self.freezer.state() if self._started else self._saved.state
+        if freeze_state is not None:
+            state[STATE_KEY] = freeze_state
+        clock = self._clock.spent(self._last_update_seconds).to_json() if self._clock else self._saved.clock
+        if clock is not None:
+            state[CLOCK_KEY] = clock
+        if self._started or self._saved.model is not None:
+            state[MODEL_KEY] = self._model_identity
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        plan = self.freezer.plan
+        if (plan.to_bytes() if plan is not None else None) != state_dict.get(PLAN_KEY):
+            raise ValueError("the plan in the checkpoint is not the one the model was built with; it changed on disk")
+
+    def _start(self) -> None:
+        """Once, after torchtitan has loaded a checkpoint or found none."""
+        # the optimizer has just loaded the checkpoint's rates and decays; the config's schedule decides
+        self.lr_schedulers.apply()
+        # at step 0 a checkpoint gave its weights alone: its schedule was another run's
+        if self._saved.state and self.step:
+            self.freezer.load_state(self._saved.state)
+        kind = "resume" if self.step else "start"
+        self.metrics_processor.write(kind, step=self.step, world_size=self.parallel_dims.world_size)
+        if dist.get_rank() == 0:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / "config.toml").write_text(to_toml(self._run), encoding="utf-8")
+        if self.freezer.plan is not None:
+            logger.info(f"Resumed with a plan made at step {self.freezer.plan.step}: {self.freezer.summary()}")
+        spent = SpentTime(self.step)
+        if self._saved.clock is not None and not self._is_branch:
+            spent = SpentTime.from_json(self._saved.clock)
+            self._last_update_seconds = spent.last_update
+        self._clock = RunClock(spent)
+        if self._run.saf.matched_seconds:
+            self._budget = TimeBudget(self._run.saf.matched_seconds, spent.first_step, self.config.training.steps)
+        self._started = True
+
+    def _is_done(self) -> bool:
+        if self._budget is None:
+            return not super().should_continue_training()
+        assert self._clock is not None
+        # the slowest rank decides for all
+        self._elapsed, update = self._stop.maximum(self._clock.elapsed(), self._last_update_seconds)
+        return self._budget.is_spent(self._elapsed, update, self.step)
+
+    def _finish(self) -> None:
+        """Once, when the last step is done."""
+        assert self._clock is not None
+        # what saf.matched_seconds of a run to be compared with this one is set to
+        self.metrics_processor.write("finish", step=self.step, seconds=self._clock.elapsed())
+        if self._budget is not None:
+            logger.info(f"Time budget spent: {self._elapsed:.1f} s, {self.step} steps")
+            if self._run.saf.enable and self.step < self._run.freeze_step:
+                logger.warning(
+                    f"saf.matched_seconds = {self._run.saf.matched_seconds:g} ended the run before the freeze at step "
+                    f"{self._run.freeze_step}: every head is still live"
+                )
+            self._save_checkpoint()
+        if self.config.validator.enable and self.metrics_processor.last_validated_step != self.step:
+            self._validate("final")
+
+    def _freeze(self, rate: float) -> None:
+        """Save and validate, freeze, validate and record; nothing of training is touched but the frozen heads."""
+        logger.info(f"Freezing {rate:.1%} of {self.freezer.num_heads} heads after step {self.step}")
+        # the rows that are about to be zeroed stay in this checkpoint
+        self._save_checkpoint()
+        self.optimizers.zero_grad()
+        with self._collective_timeout(self._run.saf.timeout_seconds):
+            self._validate("before_freeze")
+            data = read_calibration_data(self._calibration_loader(), self._run)
+            result = self.freezer.freeze(self.step, rate, data)
+            self._heads_changed()
+            self._validate("after_freeze")
+        self._record(result)
+
+    def _calibration_loader(self) -> ShardLoader:
+        world_size, rank = self._batch_world()
+        return calibration_loader(self.config.dataloader, self._run, world_size=world_size, rank=rank)
+
+    def _forward(self, batch: TokenBatch) -> Tensor:
+        """One forward of the model that leaves no trace in the counters of training; logits."""
+        input_dict, labels = batch
+        on_device = {name: tensor.to(self.device) for name, tensor in input_dict.items()}
+        num_tokens_seen: int = self.ntokens_seen
+        inputs, _, extra_kwargs = self.post_dataloading_process(on_device, labels.to(self.device))
+        self.ntokens_seen = num_tokens_seen
+        with self.train_context():
+            return self.model_parts[0](inputs, **extra_kwargs)
+
+    def _sequence_losses(self, batch: TokenBatch) -> Tensor:
+        return sequence_losses(self._forward(batch), batch[1].to(self.device))
+
+    def _heads_changed(self) -> None:
+        """Tell the metrics, and drop what was compiled or captured for other heads."""
+        _, self.metrics_processor.num_flops_per_token = self.model_config.get_nparams_and_flops(
+            self.model_parts[0], self.config.training.seq_len
+        )
+        self.metrics_processor.num_static_heads = self.freezer.num_static_heads
+        if not self.config.training.disable_cuda_graphs:
+            # a captured graph would replay the old heads without any error
+            cudagraph_teardown()
+            self.fwd_bwd_fn = wrap_with_cuda_graph(self._forward_backward_body)
+
+    def _record(self, result: FreezeResult) -> None:
+        plan, seconds = result.plan, result.seconds
+        stages = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
+        outcome = "Froze" if result.accepted else "Undid a freeze that cost too much loss:"
+        logger.info(f"{outcome} {len(plan.heads)} heads in {sum(seconds.values()):.1f} s ({stages})")
+        logger.info(f"Static heads: {self.freezer.summary() or 'none'}")
+        for head in plan.skipped:
+            logger.info(f"Skipped L{head.layer}H{head.head}: {head.reason}")
+        kind = "freeze" if result.accepted else "freeze_undone"
+        folder = f"saf/step-{plan.step:06d}"
+        if dist.get_rank() == 0 and result.accepted:
+            target = self._folder / folder
+            target.mkdir(parents=True, exist_ok=True)
+            plan.save(target / "plan.safetensors")
+            result.calibration.save(target / "stats.safetensors")
+        self.metrics_processor.write(
+            kind,
+            step=plan.step,
+            heads=len(plan.heads),
+            folder=folder if result.accepted else "",
+            digest=plan.digest,
+            seconds=seconds,
+            held_out_losses=result.losses,
+        )
+
+    def _validate(self, phase: str) -> None:
+        if self.config.validator.enable:
+            self.metrics_processor.validation_phase = phase
+            self.validator.validate(self.model_parts, self.step)
+
+    def _save_checkpoint(self) -> None:
+        """Save this step, unless torchtitan has just done so."""
+        checkpoint = self.config.checkpoint
+        if not checkpoint.enable or self.step == 0:
+            return
+        self.checkpointer.maybe_wait_for_saving()
+        metadata = self._folder / checkpoint.folder / f"step-{self.step}" / ".metadata"
+        # one rank looks for all: on a network file system they may see different things
+        (is_saved,) = self._stop.maximum(float(dist.get_rank() == 0 and metadata.is_file()))
+        if not is_saved:
+            self.checkpointer.save(self.step, last_step=True)
+
+    @contextmanager
+    def _collective_timeout(self, seconds: int) -> Iterator[None]:
+        """torchtitan's limit after the first step (100 s by default) is too short for a freeze."""
+        set_pg_timeouts(timedelta(seconds=seconds), self.parallel_dims)
+        yield
+        comm = self.config.comm
+        # before the first step of this process the longer limit is in force: it may still have to compile
+        in_force = comm.train_timeout_seconds if self._last_update_seconds else comm.init_timeout_seconds
+        set_pg_timeouts(timedelta(seconds=in_force), self.parallel_dims)
+
+    def _batch_world(self) -> tuple[int, int]:
+        """Number of ranks that read different data, and this rank's number among them."""
+        if not self.parallel_dims.dp_enabled:
+            return 1, 0
+        mesh = self.parallel_dims.get_mesh("batch")
+        return mesh.size(), mesh.get_local_rank()
+
+    def _batch_group(self) -> dist.ProcessGroup | None:
+        return self.parallel_dims.get_mesh("batch").get_group() if self.parallel_dims.dp_enabled else None

@@ -1,0 +1,1 @@
+"""Step 1: measure every head's attention on held-out sequences."""

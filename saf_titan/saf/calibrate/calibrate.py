@@ -1,0 +1,145 @@
+"""Calibration of a model: one forward per batch, then every rank works out a share of the heads.
+
+Each rank runs its own sequences through the model while the attention layers hand over their queries and keys.
+Per layer the ranks then exchange them, so that a rank holds *some heads of all sequences* instead of all heads of
+some sequences. The statistics of a head are computed in one place from the same numbers in the same order whatever
+the number of ranks; all-reducing partial sums over ranks could not give the variance without a T x T mean.
+
+Legend: B sequences, T time, U live query heads of a layer, K key heads, D head dim, L layers, H query heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from saf_titan.ops.attention_stats import AttentionStats, attention_stats
+from saf_titan.saf.calibrate.calibration import Calibration, CalibrationRecord
+from saf_titan.saf.calibrate.capture import Batch, CapturableAttention, LayerCapture, Progress, capture_layers
+from saf_titan.saf.calibrate.exchange import HeadExchange
+
+_MAP_SIZE = 64
+
+
+def calibrate(
+    attentions: Sequence[CapturableAttention],
+    batches: Sequence[Batch],
+    forward: Callable[[Batch], object],
+    *,
+    group: dist.ProcessGroup | None = None,
+    positions: Sequence[int] = (),
+    seed: int = 0,
+    source: str = "",
+    progress: Progress | None = None,
+) -> Calibration:
+    """Attention statistics of every live head of a model.
+
+    Args:
+        attentions: the model's attention layers, in order.
+        batches: this rank's batches; as many on every rank. With one batch a layer is reduced as soon as it has run
+            and its queries and keys are dropped; with several they are kept until the last.
+        forward: runs one batch through the model, once (with FSDP all ranks together). The caller puts the model
+            in eval mode.
+        group: ranks that share the work, the default group if None; none is needed in a single process.
+        positions, seed, source: go into the record; `positions` of all sequences, not only this rank's.
+        progress: called with (stage, done, total).
+
+    Sequences are ordered by batch on one rank, and by rank, then batch, on several: where rank r holds the r-th
+    contiguous share of the sequences, the result is bit-identical for every number of ranks.
+    The result is the same on every rank, on the CPU. Raises ValueError, on every rank, for fewer than two sequences,
+    for non-finite statistics (naming layer and head) and for layers that disagree about the number of heads.
+    """
+    exchange = HeadExchange(group)
+    results: dict[int, _LayerResult] = {}
+
+    def reduce(layer: int, capture: LayerCapture) -> None:
+        results[layer] = _reduce_layer(capture, exchange, first_owner=layer)
+        if progress:
+            progress("statistics", len(results), len(attentions))
+
+    capture_layers(attentions, batches, forward, reduce, progress=progress)
+    if not results:
+        raise ValueError("no attention layer handed over queries: every head is static, or `capture` is never called")
+    return _assemble(results, len(attentions), attentions[0].num_heads, exchange, tuple(positions), seed, source)
+
+
+@dataclass(frozen=True)
+class _LayerResult:
+    heads: tuple[int, ...]
+    owned: tuple[int, ...]
+    """Heads whose statistics this rank computed."""
+    stats: AttentionStats | None
+    num_sequences: int
+    seq_len: int
+    device: torch.device
+
+
+def _reduce_layer(capture: LayerCapture, exchange: HeadExchange, *, first_owner: int) -> _LayerResult:
+    """Statistics of this rank's share of a layer's live heads over the sequences of all ranks."""
+    q_BTUD, k_BTUD = capture.of_all_sequences(exchange, first_owner)
+    B, T, U, _ = q_BTUD.shape
+    if B < 2:
+        raise ValueError(f"the variance over sequences needs at least 2 calibration sequences, got {B}")
+    owned = exchange.owned(len(capture.heads), exchange.rank, first_owner)
+    stats = attention_stats(q_BTUD, k_BTUD, scale=capture.scale, map_size=_MAP_SIZE) if U else None
+    return _LayerResult(capture.heads, tuple(capture.heads[u] for u in owned), stats, B, T, q_BTUD.device)
+
+
+def _assemble(
+    results: dict[int, _LayerResult],
+    num_layers: int,
+    num_heads: int,
+    exchange: HeadExchange,
+    positions: tuple[int, ...],
+    seed: int,
+    source: str,
+) -> Calibration:
+    """Bring the shares of all ranks together: each head was computed on one rank, all others add zero."""
+    L, H = num_layers, num_heads
+    one = next(iter(results.values()))
+    if positions and len(positions) != one.num_sequences:
+        raise ValueError(f"positions has {len(positions)} entries for {one.num_sequences} calibration sequences")
+    T, P = one.seq_len, min(one.seq_len, _MAP_SIZE)
+    live_LH = torch.zeros(L, H, dtype=torch.bool)
+    for layer, result in results.items():
+        live_LH[layer, list(result.heads)] = True
+
+    def table(name: str, *shape: int) -> Tensor:
+        """A field of AttentionStats for the whole model."""
+        values = torch.zeros(L, H, *shape, dtype=torch.float64, device=one.device)
+        for layer, result in results.items():
+            if result.stats is not None:
+                values[layer, list(result.owned)] = getattr(result.stats, name)
+        exchange.sum_in_place(values)
+        values = values.cpu()
+        values[~live_LH] = math.nan
+        return values
+
+    calibration = Calibration(
+        variance_LH=table("variance_H"),
+        kl_LH=table("kl_H"),
+        neg_entropy_LH=table("neg_entropy_H"),
+        column_mass_LHT=table("column_mass_HT", T),
+        diagonal_mass_LHT=table("diagonal_mass_HT", T),
+        entropy_LH=table("entropy_H"),
+        mean_map_LHPP=table("mean_map_HPP", P, P),
+        live_LH=live_LH,
+        record=CalibrationRecord(one.num_sequences, T, positions, seed, source, heads=(L, H)),
+    )
+    _check_finite(calibration.kl_LH, live_LH)
+    return calibration
+
+
+def _check_finite(score_LH: Tensor, live_LH: Tensor) -> None:
+    broken = [f"L{layer}H{head}" for layer, head in (live_LH & ~score_LH.isfinite()).nonzero().tolist()]
+    if broken:
+        more = f" and {len(broken) - 8} more" if len(broken) > 8 else ""
+        raise ValueError(
+            f"attention of {', '.join(broken[:8])}{more} (layer, head) is not finite on the calibration data: "
+            "the weights or activations hold NaN or infinity"
+        )

@@ -1,0 +1,151 @@
+"""Dense patterns of chosen heads: a second look at the calibration sequences, for controls of the compact family.
+
+With s[b, i, j] the scores and P[b, i, j] the attention of sequence b (arXiv 2609.34650, pattern contents):
+
+    dense_mean   the mean of P over sequences: what the compact fit approximates
+    sharp        softmax of the mean of s
+    gaussian     softmax of one draw from N(mean of s, variance of s), cell by cell
+    dirichlet    one draw of each row from Dirichlet(16 c_i mean P[i]), its precision c_i from the moments of the row:
+                 c_i = (1 - sum_j mean^2) / (sum_j variance of P) - 1; parameters are kept within 1e-2 .. 1e6
+
+Variances are unbiased. Rows are worked on in blocks, all sequences of a block at once, so that beside the result itself
+O(T) memory is enough. A head's draws depend on the seed and its place in the model alone.
+
+Legend: N heads, B sequences, T time, D head dim, R rows of a block, J keys that it sees.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from saf_titan.heads.names import Head
+from saf_titan.ops.attention_stats import map_heads
+from saf_titan.saf.calibrate.capture import Batch, CapturableAttention, LayerCapture, Progress, capture_layers
+from saf_titan.saf.calibrate.exchange import HeadExchange, sum_over_ranks
+from saf_titan.saf.fit.contents import slot_generator
+
+_DIRICHLET_SCALE, _DIRICHLET_RANGE = 16.0, (1e-2, 1e6)
+_TILE_ELEMENTS = 1 << 20
+
+
+@dataclass(frozen=True)
+class DensePatterns:
+    """Patterns of N heads in the order they were asked for, on the CPU."""
+
+    p_NTT: Tensor
+    """float32; rows sum to 1, zero above the diagonal."""
+    kl_N: Tensor
+    """Mean KL of a row from the mean attention to the pattern, nats, float64; 0 for the mean itself."""
+
+
+def dense_patterns(
+    attentions: Sequence[CapturableAttention],
+    batches: Sequence[Batch],
+    forward: Callable[[Batch], object],
+    heads: Sequence[Head],
+    content: str,
+    *,
+    seed: int = 0,
+    group: dist.ProcessGroup | None = None,
+    progress: Progress | None = None,
+) -> DensePatterns:
+    """The dense patterns of live heads, the same on every rank and for every number of ranks.
+
+    Args:
+        attentions, batches, forward, group, progress: as in `calibrate`; the same batches will do. One forward a batch.
+        heads: (layer, head), each once.
+        content: one of `dense_memory.DENSE_CONTENTS`.
+        seed: of the contents that draw.
+    """
+    place = {slot: n for n, slot in enumerate(heads)}
+    wanted = {layer: [head for other, head in heads if other == layer] for layer, _ in heads}
+    exchange, num_heads = HeadExchange(group), attentions[0].num_heads
+    p_NTT = torch.zeros(0)
+    kl_N = torch.zeros(len(heads), dtype=torch.float64)
+    done = 0
+
+    def reduce(layer: int, capture: LayerCapture) -> None:
+        nonlocal done, p_NTT
+        q_BTUD, k_BTUD = capture.of_all_sequences(exchange, layer)
+        if not done:
+            p_NTT = torch.zeros(len(heads), q_BTUD.shape[1], q_BTUD.shape[1])
+        scale = 1 / math.sqrt(q_BTUD.shape[3]) if capture.scale is None else capture.scale
+
+        def fill(share: tuple[int, int]) -> None:
+            u, item = share
+            head = capture.heads[item]
+            n, generator = place[layer, head], slot_generator(seed, layer * num_heads + head)
+            kl_N[n] = _fill_pattern(p_NTT[n], content, q_BTUD[:, :, u] * scale, k_BTUD[:, :, u], generator)
+
+        map_heads(fill, enumerate(exchange.owned(len(capture.heads), exchange.rank, layer)), q_BTUD.device)
+        done += len(capture.heads)
+        if progress:
+            progress("patterns", done, len(heads))
+
+    capture_layers(attentions, batches, forward, reduce, wanted=wanted, progress=progress)
+    if done < len(heads):
+        raise ValueError(f"only {done} of {len(heads)} heads handed over queries: the others are static already")
+    if exchange.parallel:
+        # every head was filled in on one rank, all others add zero; a head at a time bounds the copy
+        for p_TT in p_NTT:
+            p_TT.copy_(sum_over_ranks(p_TT, group))
+        kl_N = sum_over_ranks(kl_N, group)
+    return DensePatterns(p_NTT, kl_N)
+
+
+def _fill_pattern(p_TT: Tensor, content: str, q_BTD: Tensor, k_BTD: Tensor, generator: torch.Generator) -> float:
+    """Write one head's pattern to p_TT, block by block; returns its KL from the mean attention."""
+    B, T, _ = q_BTD.shape
+    tiny = torch.finfo(torch.float32).tiny
+    rows = min(max(_TILE_ELEMENTS // (B * T), 16), 128)
+    q_BTD, k_BTD = q_BTD.float(), k_BTD.float().contiguous()
+    total = 0.0
+    for start in range(0, T, rows):
+        stop = min(start + rows, T)
+        scores_BRJ = torch.bmm(q_BTD[:, start:stop], k_BTD[:, :stop].mT)
+        future_RJ = torch.ones(stop - start, stop, dtype=torch.bool, device=q_BTD.device).triu(start + 1)
+        probs_BRJ = scores_BRJ.masked_fill(future_RJ, -math.inf).softmax(2)
+        mean_RJ = probs_BRJ.mean(0)
+        p_RJ = _ROWS[content](scores_BRJ, probs_BRJ, future_RJ, generator).to(mean_RJ)
+        p_TT[start:stop, :stop] = p_RJ
+        log_ratio_RJ = mean_RJ.clamp(min=tiny).log() - p_RJ.clamp(min=tiny).log()
+        total += (mean_RJ * log_ratio_RJ).sum(dtype=torch.float64).item()
+    return max(total / T, 0.0)
+
+
+def _mean(scores_BRJ: Tensor, probs_BRJ: Tensor, future_RJ: Tensor, generator: torch.Generator) -> Tensor:
+    return probs_BRJ.mean(0)
+
+
+def _sharp(scores_BRJ: Tensor, probs_BRJ: Tensor, future_RJ: Tensor, generator: torch.Generator) -> Tensor:
+    return scores_BRJ.mean(0).masked_fill(future_RJ, -math.inf).softmax(1)
+
+
+def _gaussian(scores_BRJ: Tensor, probs_BRJ: Tensor, future_RJ: Tensor, generator: torch.Generator) -> Tensor:
+    noise_RJ = torch.randn(future_RJ.shape, generator=generator).to(scores_BRJ)
+    drawn_RJ = scores_BRJ.mean(0) + scores_BRJ.std(0) * noise_RJ
+    return drawn_RJ.masked_fill(future_RJ, -math.inf).softmax(1)
+
+
+def _dirichlet(scores_BRJ: Tensor, probs_BRJ: Tensor, future_RJ: Tensor, generator: torch.Generator) -> Tensor:
+    # gamma variates are drawn on the CPU, where the generator is
+    mean_RJ, variance_RJ = probs_BRJ.mean(0).double().cpu(), probs_BRJ.var(0).double().cpu()
+    spread_R1 = variance_RJ.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    precision_R1 = (1 - mean_RJ.square().sum(1, keepdim=True)) / spread_R1 - 1
+    parameters_RJ = (_DIRICHLET_SCALE * precision_R1 * mean_RJ).clamp(*_DIRICHLET_RANGE)
+    drawn_RJ = torch._standard_gamma(parameters_RJ, generator=generator).masked_fill(future_RJ.cpu(), 0.0)
+    return drawn_RJ / drawn_RJ.sum(1, keepdim=True)
+
+
+_ROWS: dict[str, Callable[[Tensor, Tensor, Tensor, torch.Generator], Tensor]] = {
+    "dense_mean": _mean,
+    "sharp": _sharp,
+    "gaussian": _gaussian,
+    "dirichlet": _dirichlet,
+}

@@ -1,0 +1,247 @@
+"""A trainer's checkpoint (torch.distributed.checkpoint) as plain nested dictionaries, without a process group.
+
+The keys and shapes of the checkpoint are kept, so what is written loads wherever the original did.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from saf_titan.saf import container
+from saf_titan.saf.container import readable, write_file
+from saf_titan.saf.install.rows import (
+    HeadShape,
+    StaticRows,
+    count_layers,
+    find_shape,
+    remove_rows,
+    restore_rows,
+    zero_rows,
+)
+from saf_titan.saf.plan.plan import StaticPlan
+
+_PLAN_PATH = ("train_state", "saf_plan")
+_MODEL_PATH = ("train_state", "saf_model")
+_PLAN_TENSOR = "saf_plan"
+_EXPORT, _EXPORT_VERSION = "compact_model", 1
+
+
+def read_checkpoint(folder: Path, *, prefix: str = "") -> dict[str, Any]:
+    """Everything in a checkpoint whose flat key begins with `prefix`, nested as it was saved.
+
+    Raises ValueError if the folder holds no complete checkpoint, or a damaged one.
+    """
+    require_complete(folder)
+    state: dict[str, Any] = {}
+    with _reading(folder):
+        metadata = dcp.FileSystemReader(folder).read_metadata()
+        for key, entry in metadata.state_dict_metadata.items():
+            if key.startswith(prefix):
+                value = None
+                if isinstance(entry, TensorStorageMetadata):
+                    value = torch.empty(entry.size, dtype=entry.properties.dtype)
+                _set(state, metadata.planner_data[key], value)
+        dcp.load(state, checkpoint_id=folder, no_dist=True)
+    return state
+
+
+def load_weights(folder: Path, weights: dict[str, Tensor]) -> None:
+    """Fill the tensors of a model's state dict from a checkpoint, of any sharding, in place.
+
+    Raises ValueError, with nothing filled, unless the checkpoint has each of them in the same shape.
+    """
+    require_complete(folder)
+    with _reading(folder):
+        entries = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+    for name, weight in weights.items():
+        entry = entries.get(name)
+        if not isinstance(entry, TensorStorageMetadata) or entry.size != weight.shape:
+            found = (
+                f"has it as {tuple(entry.size)}" if isinstance(entry, TensorStorageMetadata) else "has no such tensor"
+            )
+            raise ValueError(
+                f"the model needs {name} of shape {tuple(weight.shape)}, and {folder} {found}: the configuration "
+                "is of another model"
+            )
+    with _reading(folder):
+        dcp.load(dict(weights), checkpoint_id=folder, no_dist=True)
+
+
+def write_checkpoint(state: dict[str, Any], folder: Path) -> None:
+    """Save nested dictionaries as a checkpoint. ValueError if the folder is there already."""
+    if folder.exists():
+        raise ValueError(f"{folder} exists already; choose another folder or remove it")
+    with _one_process():
+        try:
+            dcp.save(state, checkpoint_id=folder, no_dist=True)
+        except dcp.CheckpointException as error:
+            _, (cause, _) = error.failures.popitem()
+            raise OSError(f"{folder} cannot be written ({type(cause).__name__}: {cause})") from cause
+
+
+def model_tensors(state: dict[str, Any]) -> dict[str, Tensor]:
+    """The weights of a checkpoint: its tensors outside the sections of the trainer."""
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+
+def apply_plan(state: dict[str, Any], plan: StaticPlan, num_heads: int | None = None) -> list[str]:
+    """Make a plan part of a checkpoint in place, as a freeze in training would have: rows, moments, and the plan.
+
+    Of a pruned head that includes its values and output. Returns the names of the changed tensors.
+
+    Args:
+        num_heads: query heads a layer; needed for a checkpoint of stock torchtitan, which does not tell.
+
+    Raises ValueError, with nothing changed, if the checkpoint has a plan, or the plan is of another model.
+    """
+    section, key = _PLAN_PATH
+    if key in state.get(section, {}):
+        raise ValueError("the checkpoint has a plan already; apply a plan to the checkpoint before its freeze")
+    weights = model_tensors(state)
+    shape = find_shape(weights, _num_heads(state, num_heads))
+    _require_same_model(plan, shape, num_layers=count_layers(weights), seq_len=_seq_len(state))
+    rows = StaticRows(plan, shape)
+    changed = zero_rows(weights, rows)
+    moments = {name: value for name, value in state.get("optimizer", {}).items() if isinstance(value, Tensor)}
+    changed += zero_rows(moments, rows)
+    state.setdefault(section, {})[key] = plan.to_bytes()
+    return changed
+
+
+def export_compact(folder: Path, out: Path, num_heads: int | None = None) -> tuple[int, int]:
+    """Write the weights of a frozen checkpoint to a safetensors file, without what static heads no longer use.
+
+    A matrix that two names share is written once, under the first. Beside the weights the file has the tensor
+    `saf_plan`, the bytes of the plan's own file. `num_heads` is as in `apply_plan`. Returns the number of parameters
+    before and after. Raises ValueError if the checkpoint has no plan, or one of another model.
+    """
+    state = read_checkpoint(folder)
+    section, key = _PLAN_PATH
+    if key not in state.get(section, {}):
+        raise ValueError(f"{folder} has no plan: only a checkpoint after a freeze has rows to leave out")
+    weights, plan = model_tensors(state), StaticPlan.from_bytes(state[section][key], source=f"the plan in {folder}")
+    shape = find_shape(weights, _num_heads(state, num_heads))
+    _require_same_model(plan, shape, num_layers=count_layers(weights), seq_len=None)
+    tied = _tied(weights)
+    weights = {name: weight for name, weight in weights.items() if name not in tied}
+    rows = StaticRows(plan, shape)
+    _require_zero(weights, rows)
+    compact = remove_rows(weights, rows)
+    plan_bytes = torch.frombuffer(bytearray(plan.to_bytes()), dtype=torch.uint8)
+    header = {"shape": list(shape), "tied": tied}
+    write_file(out, container.pack(_EXPORT, _EXPORT_VERSION, header, compact | {_PLAN_TENSOR: plan_bytes}))
+    return sum(w.numel() for w in weights.values()), sum(w.numel() for w in compact.values())
+
+
+def restore_full(model: Path, out: Path) -> StaticPlan:
+    """Write what `export_compact` wrote with all rows again, zeros for the dead ones; returns the plan."""
+    header, tensors = container.unpack(container.read_file(model, _EXPORT), _EXPORT, _EXPORT_VERSION, source=str(model))
+    plan = StaticPlan.from_bytes(bytes(tensors.pop(_PLAN_TENSOR).numpy()), source=f"the plan in {model}")
+    full = restore_rows(tensors, StaticRows(plan, HeadShape(*header["shape"])))
+    # safetensors refuses tensors that share memory
+    full |= {name: full[other].clone() for name, other in header["tied"].items()}
+    write_file(out, safetensors.torch.save(full))
+    return plan
+
+
+def _num_heads(state: Mapping[str, Any], given: int | None) -> int:
+    """Query heads a layer, from the checkpoint or, where it does not tell, as given."""
+    section, key = _MODEL_PATH
+    identity = state.get(section, {}).get(key)
+    if identity is None:
+        if given is None:
+            raise ValueError(
+                "the checkpoint does not tell its number of query heads, as those of saf_titan do: give --num-heads"
+            )
+        return given
+    with readable("the model's description in the checkpoint", "JSON text"):
+        saved = int(json.loads(identity)["num_heads"])
+    if given not in (None, saved):
+        raise ValueError(f"--num-heads {given}, but the checkpoint is of a model with {saved} query heads a layer")
+    return saved
+
+
+def _seq_len(state: Mapping[str, Any]) -> int | None:
+    """The length of the sequences a checkpoint was trained on; None where its loader was another than ours."""
+    loader = state.get("dataloader")
+    return loader.get("seq_len") if isinstance(loader, Mapping) else None
+
+
+def _require_same_model(plan: StaticPlan, shape: HeadShape, *, num_layers: int, seq_len: int | None) -> None:
+    """Raise ValueError, naming what differs, if a plan cannot be of a model of this size."""
+    if plan.heads and plan.heads[-1].layer >= num_layers:
+        raise ValueError(
+            f"the plan has static heads in layer {plan.heads[-1].layer}, and the model {num_layers} layers"
+        )
+    if plan.record.heads and plan.record.heads != (num_layers, shape.num_heads):
+        raise ValueError(
+            "the plan is of a model with {} layers of {} heads, and the checkpoint's has {} of {}".format(
+                *plan.record.heads, num_layers, shape.num_heads
+            )
+        )
+    if seq_len is not None and seq_len > plan.T_fit:
+        raise ValueError(
+            f"the plan is fitted to sequences of {plan.T_fit} tokens, and the checkpoint was trained on {seq_len}: "
+            f"make the plan from a calibration of that length"
+        )
+
+
+def _require_zero(weights: Mapping[str, Tensor], rows: StaticRows) -> None:
+    """What is left out must be zero, as a freeze leaves it: else it was cut in the wrong places."""
+    for name, weight in weights.items():
+        if (found := rows.live(name)) and weight.index_select(found[0], (~found[1]).nonzero().flatten()).any():
+            raise ValueError(
+                f"{name} is not zero where the plan's heads should have been: the number of query heads, or the plan, "
+                f"is of another model"
+            )
+
+
+def _tied(weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """Names of matrices that have the same bytes as an earlier one, with its name: a checkpoint holds both."""
+    first: dict[tuple[torch.Size, str], str] = {}
+    tied = {}
+    for name, weight in weights.items():
+        if weight.ndim == 2:
+            content = hashlib.sha256(weight.contiguous().view(torch.uint8).numpy().data).hexdigest()
+            other = first.setdefault((weight.shape, content), name)
+            if other != name:
+                tied[name] = other
+    return tied
+
+
+def require_complete(folder: Path) -> None:
+    """ValueError unless a folder holds a checkpoint that was written to its end."""
+    if not (folder / ".metadata").is_file():
+        raise ValueError(f"{folder} is not a complete checkpoint: it has no .metadata")
+
+
+@contextmanager
+def _reading(folder: Path) -> Iterator[None]:
+    with readable(folder, "checkpoint"), _one_process():
+        yield
+
+
+def _set(state: dict[str, Any], path: tuple[Any, ...], value: Tensor | None) -> None:
+    for part in path[:-1]:
+        state = state.setdefault(part, {})
+    state[path[-1]] = value
+
+
+@contextmanager
+def _one_process() -> Iterator[None]:
+    """Silence the remark that no process group is used: one process reads and writes on purpose."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is (disabled|unavailable)", UserWarning)
+        yield

@@ -1,0 +1,145 @@
+"""Install a plan: make its heads static, and the weights they no longer use a fixed point of the optimizer.
+
+Zero gradient, zero weight and zero moments stay exactly zero under AdamW (decoupled decay included) and under SGD with
+momentum, on any sharding, with nothing to run at each step. Parameters keep their shapes and identities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from saf_titan.saf.fit.contents import PRUNE
+from saf_titan.saf.plan.plan import StaticPlan
+
+OptimizerState = Mapping[Tensor, dict[str, Any]]
+"""``Optimizer.state``: per parameter a dict of tensors, of which those in the shape of the parameter are moments."""
+
+
+class Projections(Protocol):
+    """Separate query, key and value projections with one block of rows a head, of keys and values a key head."""
+
+    wq: nn.Linear
+    wk: nn.Linear
+    wv: nn.Linear
+
+    def head_rows(self, heads: Sequence[int]) -> Tensor: ...
+
+    def unread_key_heads(self, static: Sequence[int]) -> tuple[int, ...]:
+        """Key heads that only query heads of ``static`` read."""
+
+
+class FreezableAttention(Protocol):
+    """What installation asks of an attention layer."""
+
+    wo: nn.Linear
+
+    @property
+    def qkv_linear(self) -> Projections: ...
+
+    @property
+    def static_heads(self) -> tuple[int, ...]: ...
+
+    def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None: ...
+
+    def set_dense(self, heads: tuple[int, ...], p_STT: Tensor) -> None: ...
+
+    def set_pruned(self, heads: tuple[int, ...]) -> None: ...
+
+    def set_live(self) -> None: ...
+
+
+def install(attentions: Sequence[FreezableAttention], plan: StaticPlan | None) -> None:
+    """Make exactly the heads of ``plan`` static in ``attentions`` (one a layer, in order); None: no head."""
+    layers = plan.layers() if plan is not None else {}
+    for layer, attention in enumerate(attentions):
+        if plan is None or layer not in layers:
+            if attention.static_heads:
+                attention.set_live()
+        elif plan.content == PRUNE:
+            attention.set_pruned(layers[layer][0])
+        elif plan.is_dense:
+            attention.set_dense(layers[layer][0], plan.dense_patterns(layer))
+        else:
+            attention.set_static(*layers[layer])
+
+
+@dataclass(frozen=True)
+class Overwritten:
+    """What stood in weights and moments before they were changed, this rank's share of it."""
+
+    pieces: tuple[tuple[Tensor, Tensor, Tensor], ...]
+    """(local tensor, mask of its changed elements, their values)."""
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put the values back; only right while no optimizer step has passed."""
+        for tensor, mask, values in self.pieces:
+            tensor[mask] = values
+
+
+@torch.no_grad()
+def zero_unused_weights(
+    attentions: Sequence[FreezableAttention], plan: StaticPlan, optimizer_state: OptimizerState
+) -> Overwritten:
+    """Zero the weights that the plan's heads no longer use, and their moments, in place.
+
+    These are the query and key rows; of pruned heads also the value rows and the columns of the output. With grouped
+    queries the rows of a key head go only with its whole group.
+    """
+    pieces = []
+    for layer, (heads, _, _) in plan.layers().items():
+        qkv, wo = attentions[layer].qkv_linear, attentions[layer].wo
+        rows, key_rows = qkv.head_rows(heads), qkv.head_rows(qkv.unread_key_heads(heads))
+        unused = [(qkv.wq.weight, 0, rows), (qkv.wk.weight, 0, key_rows)]
+        if plan.content == PRUNE:
+            unused += [(qkv.wv.weight, 0, key_rows), (wo.weight, 1, rows)]
+        for weight, dim, indices in unused:
+            for tensor in (weight, *_moments(weight, optimizer_state)):
+                local, mask = _local_slices(tensor, dim, indices)
+                pieces.append((local, mask, local[mask]))
+                local.masked_fill_(mask, 0.0)
+    return Overwritten(tuple(pieces))
+
+
+@torch.no_grad()
+def replace_value_rows(attentions: Sequence[FreezableAttention], rows: Mapping[tuple[int, int], Tensor]) -> Overwritten:
+    """Write new value rows (D, C) of (layer, head) slots in place; moments stay."""
+    pieces = []
+    for (layer, head), new_DC in rows.items():
+        qkv = attentions[layer].qkv_linear
+        weight, indices = qkv.wv.weight, qkv.head_rows((head,))
+        local, mask = _local_slices(weight, 0, indices)
+        full = torch.zeros(weight.shape, dtype=weight.dtype, device=weight.device)
+        full[indices.to(full.device)] = new_DC.to(full)
+        pieces.append((local, mask, local[mask]))
+        local[mask] = _local(full, weight)[mask]
+    return Overwritten(tuple(pieces))
+
+
+def _moments(weight: Tensor, optimizer_state: OptimizerState) -> Iterator[Tensor]:
+    for value in optimizer_state.get(weight, {}).values():
+        if isinstance(value, Tensor) and value.shape == weight.shape:
+            yield value
+
+
+def _local_slices(tensor: Tensor, dim: int, indices: Tensor) -> tuple[Tensor, Tensor]:
+    """This rank's part of a plain or sharded matrix, and a mask of the elements of whole rows (columns) in it."""
+    mask = torch.zeros(tensor.shape, dtype=torch.bool, device=tensor.device)
+    mask.index_fill_(dim, indices.to(tensor.device), True)
+    return _local(tensor, tensor), _local(mask, tensor)
+
+
+def _local(tensor: Tensor, like: Tensor) -> Tensor:
+    """This rank's part of a tensor of the shape of ``like``, sharded as that is."""
+    if isinstance(tensor, DTensor):
+        return tensor.to_local()
+    if isinstance(like, DTensor):
+        # finds the local elements for any placement
+        return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None).to_local()
+    return tensor.detach()

@@ -1,0 +1,120 @@
+"""What static heads no longer use in a set of named weights: zeroed, removed, and put back.
+
+These are query and key rows; of pruned heads also value rows and output columns. Names are torchtitan's:
+`layers.<l>.attention.<...>wq.weight` and so on, alone or as part of an optimizer's names.
+With grouped queries (K < H) a key head belongs to a static head only if all query heads of its group are static.
+
+Legend: H query heads, K kv heads, D head dim.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from saf_titan.heads.kv_groups import unread_key_heads
+from saf_titan.saf.fit.contents import PRUNE
+from saf_titan.saf.plan.plan import StaticPlan
+
+_WEIGHT = re.compile(r"(?:^|\.)layers\.(\d+)\.attention\.(?:\w+\.)*w([qkvo])\.weight(?:\.\w+)?$")
+
+
+class HeadShape(NamedTuple):
+    """How the rows of a layer's query and key projections belong to heads."""
+
+    num_heads: int
+    num_key_heads: int
+    head_dim: int
+
+
+def find_shape(tensors: Mapping[str, Tensor], num_heads: int) -> HeadShape:
+    """The shape of a model from its weights and the number of its query heads, the one thing weights do not tell.
+
+    Raises ValueError if there are no projections of the expected names, or num_heads cannot be right.
+    """
+    rows: dict[str, int] = {}
+    for name, tensor in tensors.items():
+        if match := _WEIGHT.search(name):
+            rows.setdefault(match[2], len(tensor))
+    if not {"q", "k"} <= rows.keys():
+        raise ValueError("no query and key projections found: expected names like layers.0.attention.wq.weight")
+    if num_heads < 1:
+        raise ValueError(f"the number of query heads must be at least 1, got {num_heads}")
+    head_dim, rest = divmod(rows["q"], num_heads)
+    if rest or not head_dim or rows["k"] % head_dim or num_heads % (rows["k"] // head_dim):
+        raise ValueError(f"{rows['q']} query and {rows['k']} key rows cannot be those of {num_heads} query heads")
+    return HeadShape(num_heads, rows["k"] // head_dim, head_dim)
+
+
+def count_layers(tensors: Mapping[str, Tensor]) -> int:
+    """The number of layers, from the names of their projections."""
+    return 1 + max((int(match[1]) for name in tensors if (match := _WEIGHT.search(name))), default=-1)
+
+
+class StaticRows:
+    """Finds what belongs to a plan's heads in a tensor, by its name."""
+
+    def __init__(self, plan: StaticPlan, shape: HeadShape) -> None:
+        self.shape, self.is_pruned = shape, plan.content == PRUNE
+        self.heads = {layer: set(heads) for layer, (heads, _, _) in plan.layers().items()}
+        highest = max((head for heads in self.heads.values() for head in heads), default=-1)
+        if highest >= shape.num_heads:
+            raise ValueError(f"the plan has a head {highest}, but the model has {shape.num_heads} heads a layer")
+
+    def live(self, name: str) -> tuple[int, Tensor] | None:
+        """Along which dimension a tensor is divided into heads, and which of its entries there are in use (bool).
+
+        None if all are, or the tensor is no projection.
+        """
+        match = _WEIGHT.search(name)
+        if match is None or (match[2] in "vo" and not self.is_pruned):
+            return None
+        # a block of query rows, or of output columns, is a group of one
+        num_blocks = self.shape.num_heads if match[2] in "qo" else self.shape.num_key_heads
+        static = self.heads.get(int(match[1]), set())
+        unread = unread_key_heads(static, num_heads=self.shape.num_heads, num_key_heads=num_blocks)
+        if not unread:
+            return None
+        live = torch.ones(num_blocks, dtype=torch.bool)
+        live[list(unread)] = False
+        return int(match[2] == "o"), live.repeat_interleave(self.shape.head_dim)
+
+
+def zero_rows(tensors: Mapping[str, Tensor], rows: StaticRows) -> list[str]:
+    """Zero the static rows of weights and moments in place; returns the names of the changed tensors."""
+    changed = []
+    for name, tensor in tensors.items():
+        # an optimizer also has scalars by that name
+        if tensor.ndim == 2 and (found := rows.live(name)):
+            dim, live = found
+            tensor.index_fill_(dim, (~live).nonzero().flatten(), 0)
+            changed.append(name)
+    return changed
+
+
+def remove_rows(weights: Mapping[str, Tensor], rows: StaticRows) -> dict[str, Tensor]:
+    """The weights without what belongs to static heads."""
+    compact = {}
+    for name, weight in weights.items():
+        found = rows.live(name)
+        compact[name] = weight.index_select(found[0], found[1].nonzero().flatten()) if found else weight
+    return compact
+
+
+def restore_rows(weights: Mapping[str, Tensor], rows: StaticRows) -> dict[str, Tensor]:
+    """Inverse of `remove_rows`, with zeros for what was removed: the shapes that a model loads."""
+    full = {}
+    for name, weight in weights.items():
+        found = rows.live(name)
+        if found is None:
+            full[name] = weight
+        else:
+            dim, live = found
+            shape = list(weight.shape)
+            shape[dim] = len(live)
+            full[name] = weight.new_zeros(shape).index_copy_(dim, live.nonzero().flatten(), weight)
+    return full

@@ -1,0 +1,1 @@
+"""Step 2: rank the heads by a score and choose those that become static."""

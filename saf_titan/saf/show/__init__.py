@@ -1,0 +1,1 @@
+"""Show calibrations and plans to a person: as text and as a picture."""
