@@ -1,16 +1,13 @@
 """The configuration as text: help for a terminal, and TOML that reads back to the same run."""
 
-import ast
 import dataclasses
 import inspect
 import textwrap
-from functools import cache
-from types import ModuleType
 from typing import Any
 
-from saf_titan.config import host_sections, own_sections, schema
 from saf_titan.config.schema import RunConfig
-from saf_titan.fields.convert import describe, field_types, is_section, to_toml_value
+from saf_titan.fields.convert import choices, describe, field_types, is_section, to_toml_value
+from saf_titan.fields.docs import field_docs
 
 _WIDTH = 100
 
@@ -22,39 +19,20 @@ def help_text() -> str:
     for name, hint in field_types(RunConfig).items():
         if is_section(hint):
             section = getattr(run, name)
-            docs = _field_docs()[hint.__name__]
+            docs = field_docs(hint)
             lines += ["", f"[{name}]  {inspect.getdoc(hint)}"]
             for key, key_hint in field_types(hint).items():
                 lines += _entry(f"--{name}.{key}", key_hint, getattr(section, key), docs[key])
         else:
-            lines += _entry(f"--{name}", hint, getattr(run, name), _field_docs()["RunConfig"][name])
+            lines += _entry(f"--{name}", hint, getattr(run, name), field_docs(RunConfig)[name])
     return "\n".join(lines) + "\n"
 
 
 def _entry(option: str, hint: Any, default: Any, doc: str) -> list[str]:
     body = textwrap.wrap(doc, _WIDTH, initial_indent="        ", subsequent_indent="        ")
+    for name, sentence in choices(hint).items():
+        body += textwrap.wrap(f"{name}: {sentence}", _WIDTH, initial_indent=" " * 10, subsequent_indent=" " * 12)
     return [f"    {option} = {to_toml_value(default)}    ({describe(hint)})", *body]
-
-
-@cache
-def _field_docs() -> dict[str, dict[str, str]]:
-    """Class name -> field -> the string that stands under it in the source; Python keeps none at run time."""
-    modules: tuple[ModuleType, ...] = (schema, host_sections, own_sections)
-    trees = [ast.parse(inspect.getsource(module)) for module in modules]
-    classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
-    return {node.name: dict(_documented_fields(node)) for node in classes}
-
-
-def _documented_fields(node: ast.ClassDef) -> list[tuple[str, str]]:
-    return [
-        (statement.target.id, inspect.cleandoc(following.value.value))
-        for statement, following in zip(node.body, node.body[1:], strict=False)
-        if isinstance(statement, ast.AnnAssign)
-        and isinstance(statement.target, ast.Name)
-        and isinstance(following, ast.Expr)
-        and isinstance(following.value, ast.Constant)
-        and isinstance(following.value.value, str)
-    ]
 
 
 def to_toml(config: RunConfig) -> str:

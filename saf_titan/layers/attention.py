@@ -1,6 +1,6 @@
 """Causal self-attention in which some heads are static: fixed patterns in place of queries and keys.
 
-Shapes: B batch, T time, C model width, H query heads, K key heads, U live heads, S static heads, D head width.
+Shapes: B batch, T time, C model width, H query heads, K kv heads, U live heads, S static heads, D head width.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class SAFAttention(GQAttention):
     is_pruned: bool
     """Whether static heads are gone altogether: no values, no output."""
     key_index_U: Tensor | None
-    """For pruned heads of groups that are no longer of one size: the key head of each live head."""
+    """For pruned heads of groups that are no longer of one size: the kv head of each live head."""
     output_columns: Tensor | None
 
     def __init__(self, config: Config):
@@ -150,11 +150,11 @@ class SAFAttention(GQAttention):
         return self.live_heads if self.is_pruned else tuple(range(self.n_heads))
 
     @property
-    def key_heads(self) -> tuple[int, ...]:
-        """For each live head, which of the key heads that are computed it reads."""
+    def kv_heads(self) -> tuple[int, ...]:
+        """For each live head, the place of its kv head among those whose keys are computed."""
         group = self.n_heads // self.n_kv_heads
-        unread = self.qkv_linear.unread_key_heads(self.static_heads)
-        return tuple(head // group - sum(key < head // group for key in unread) for head in self.live_heads)
+        unread = self.qkv_linear.unused_heads(self.static_heads, frees_values=self.is_pruned).k
+        return tuple(head // group - sum(kv_head < head // group for kv_head in unread) for head in self.live_heads)
 
     def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None:
         """Make exactly ``heads`` (ascending, unique) static.
@@ -185,7 +185,7 @@ class SAFAttention(GQAttention):
         self.inner_attention.set_live(len(kept))
         self.qkv_linear.skip(heads, values=True)
         if self.n_kv_heads < self.n_heads:
-            self.key_index_U = torch.tensor(self.key_heads, dtype=torch.int64, device=device)
+            self.key_index_U = torch.tensor(self.kv_heads, dtype=torch.int64, device=device)
         # the columns of wo that read a head are numbered like the rows of wq
         self.output_columns = self.qkv_linear.head_rows(kept).to(device)
 
@@ -217,7 +217,7 @@ class SAFAttention(GQAttention):
                 q_BTUD, k_BTKD = self.q_norm(q_BTUD), self.k_norm(k_BTKD)
             q_BTUD, k_BTKD = self.rope(q_BTUD, k_BTKD, positions)
             if self.capture is not None:
-                self.capture(q_BTUD, k_BTKD, self.live_heads, self.scaling, self.key_heads)
+                self.capture(q_BTUD, k_BTKD, self.live_heads, self.scaling, self.kv_heads)
             if self.key_index_U is not None:
                 k_BTKD, v_BTKD = (x_BTKD.index_select(2, self.key_index_U) for x_BTKD in (k_BTKD, v_BTKD))
         y_BTHD = self.inner_attention(q_BTUD, k_BTKD, v_BTKD, scale=self.scaling)

@@ -16,7 +16,8 @@ from saf_titan.config import ConfigError, Problem, RunConfig, check_world_size, 
 from saf_titan.heads.counts import head_count
 from saf_titan.models import model_spec
 from saf_titan.models.flops import training_flops_per_token
-from saf_titan.saf.fit.dense_memory import DENSE_CONTENTS, dense_bytes
+from saf_titan.saf.fit.dense_memory import dense_bytes
+from saf_titan.saf.fit.registry import DENSE_CONTENTS
 
 _GIB = 1024**3
 

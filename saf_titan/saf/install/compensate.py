@@ -134,7 +134,7 @@ def compensated_values(
     Raises ValueError where heads share their values (grouped queries), for patterns that are not compact, and for less
     than two sequences.
     """
-    if plan.is_dense:
+    if not plan.is_compact:
         raise ValueError(f"values can be compensated for compact patterns alone, and the plan's are {plan.content}")
     # ranks with a single sequence make up both halves between them
     first_half = HeadExchange(group).rank % 2
@@ -158,7 +158,7 @@ class _HeadWatcher:
     """The regressions of one head on every other sequence and on those between, fed by hooks on its layer."""
 
     def __init__(self, attention: CompensableAttention, head: StaticHead, first_half: int) -> None:
-        """first_half: that of the first sequence."""
+        """first_half: index (0 or 1) of the cross-validation half that the first sequence belongs to."""
         self.attention, self.head = attention, head
         self._next_half = first_half
         self.halves: tuple[ValueRegression, ValueRegression] | None = None
@@ -185,7 +185,7 @@ class _HeadWatcher:
             )
         if self.halves is None:
             device = o_BTHD.device
-            pattern = prepare_pattern(*(x_T.unsqueeze(0).to(device) for x_T in (self.head.alpha_T, self.head.rho_T)))
+            pattern = prepare_pattern(*(x_T.unsqueeze(0).to(device) for x_T in self.head.pattern.vectors))
             self.halves = ValueRegression(pattern, wv_XC.shape[1], D), ValueRegression(pattern, wv_XC.shape[1], D)
             self.before_DC = wv_XC.detach()[self.head.head * D : (self.head.head + 1) * D].clone()
         for x_TC, y_TD in zip(self._x_BTC, o_BTHD[:, :, self.head.head], strict=True):

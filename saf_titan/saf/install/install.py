@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from saf_titan.saf.fit.contents import PRUNE
+from saf_titan.heads.kv_groups import UnusedHeads
+from saf_titan.saf.fit.pattern import PatternedLayer
 from saf_titan.saf.plan.plan import StaticPlan
 
 OptimizerState = Mapping[Tensor, dict[str, Any]]
@@ -22,7 +23,7 @@ OptimizerState = Mapping[Tensor, dict[str, Any]]
 
 
 class Projections(Protocol):
-    """Separate query, key and value projections with one block of rows a head, of keys and values a key head."""
+    """Separate query, key and value projections with one block of rows a head, of keys and values a kv head."""
 
     wq: nn.Linear
     wk: nn.Linear
@@ -30,11 +31,11 @@ class Projections(Protocol):
 
     def head_rows(self, heads: Sequence[int]) -> Tensor: ...
 
-    def unread_key_heads(self, static: Sequence[int]) -> tuple[int, ...]:
-        """Key heads that only query heads of ``static`` read."""
+    def unused_heads(self, static: Sequence[int], *, frees_values: bool) -> UnusedHeads:
+        """What the static query heads ``static`` no longer use."""
 
 
-class FreezableAttention(Protocol):
+class FreezableAttention(PatternedLayer, Protocol):
     """What installation asks of an attention layer."""
 
     wo: nn.Linear
@@ -45,12 +46,6 @@ class FreezableAttention(Protocol):
     @property
     def static_heads(self) -> tuple[int, ...]: ...
 
-    def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None: ...
-
-    def set_dense(self, heads: tuple[int, ...], p_STT: Tensor) -> None: ...
-
-    def set_pruned(self, heads: tuple[int, ...]) -> None: ...
-
     def set_live(self) -> None: ...
 
 
@@ -58,15 +53,11 @@ def install(attentions: Sequence[FreezableAttention], plan: StaticPlan | None) -
     """Make exactly the heads of ``plan`` static in ``attentions`` (one a layer, in order); None: no head."""
     layers = plan.layers() if plan is not None else {}
     for layer, attention in enumerate(attentions):
-        if plan is None or layer not in layers:
-            if attention.static_heads:
-                attention.set_live()
-        elif plan.content == PRUNE:
-            attention.set_pruned(layers[layer][0])
-        elif plan.is_dense:
-            attention.set_dense(layers[layer][0], plan.dense_patterns(layer))
-        else:
-            attention.set_static(*layers[layer])
+        if heads := layers.get(layer):
+            patterns = [head.pattern for head in heads]
+            patterns[0].install(attention, tuple(head.head for head in heads), patterns)
+        elif attention.static_heads:
+            attention.set_live()
 
 
 @dataclass(frozen=True)
@@ -89,19 +80,23 @@ def zero_unused_weights(
 ) -> Overwritten:
     """Zero the weights that the plan's heads no longer use, and their moments, in place.
 
-    These are the query and key rows; of pruned heads also the value rows and the columns of the output. With grouped
-    queries the rows of a key head go only with its whole group.
+    Which weights these are is decided in `heads.kv_groups.unused_heads`.
     """
     pieces = []
-    for layer, (heads, _, _) in plan.layers().items():
+    for layer, heads in plan.layers().items():
         qkv, wo = attentions[layer].qkv_linear, attentions[layer].wo
-        rows, key_rows = qkv.head_rows(heads), qkv.head_rows(qkv.unread_key_heads(heads))
-        unused = [(qkv.wq.weight, 0, rows), (qkv.wk.weight, 0, key_rows)]
-        if plan.content == PRUNE:
-            unused += [(qkv.wv.weight, 0, key_rows), (wo.weight, 1, rows)]
-        for weight, dim, indices in unused:
+        unused = qkv.unused_heads([head.head for head in heads], frees_values=plan.frees_values)
+        slices = (
+            (qkv.wq.weight, 0, unused.q),
+            (qkv.wk.weight, 0, unused.k),
+            (qkv.wv.weight, 0, unused.v),
+            (wo.weight, 1, unused.o),
+        )
+        for weight, dim, blocks in slices:
+            if not blocks:
+                continue
             for tensor in (weight, *_moments(weight, optimizer_state)):
-                local, mask = _local_slices(tensor, dim, indices)
+                local, mask = _local_slices(tensor, dim, qkv.head_rows(blocks))
                 pieces.append((local, mask, local[mask]))
                 local.masked_fill_(mask, 0.0)
     return Overwritten(tuple(pieces))

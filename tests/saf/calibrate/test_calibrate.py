@@ -31,7 +31,7 @@ def test_statistics_are_those_of_each_layer(batch_size: int) -> None:
 
 def test_static_heads_have_no_statistics() -> None:
     live = (1, 3)
-    model = FakeModel([FakeAttention(0, live=live, num_key_heads=2), FakeAttention(1, live=())])
+    model = FakeModel([FakeAttention(0, live=live, num_kv_heads=2), FakeAttention(1, live=())])
     tokens = sequences(4)
     calibration = calibrate(model.attentions, [tokens], model)
     assert calibration.live_LH.tolist() == [[False, True, False, True], [False] * NUM_HEADS]

@@ -7,7 +7,7 @@ import torch
 
 from saf_titan.heads.counts import head_count
 from saf_titan.saf.calibrate.calibrate import calibrate
-from saf_titan.saf.select.ranking import rank_heads, scores
+from saf_titan.saf.select.ranking import measured_scores, rank_heads
 from tests.saf.fake_model import FakeModel, sequences
 from tests.saf.synthetic import calibration
 
@@ -54,12 +54,12 @@ def test_impossible_counts_are_refused() -> None:
 def test_scores_by_name() -> None:
     model = FakeModel()
     measured = calibrate(model.attentions, [sequences(3)], model)
-    assert torch.equal(scores(measured, "variance"), measured.variance_LH)
-    assert torch.equal(scores(measured, "kl"), measured.kl_LH)
+    assert torch.equal(measured_scores(measured, "variance"), measured.variance_LH)
+    assert torch.equal(measured_scores(measured, "kl"), measured.kl_LH)
     extra = measured.with_scores(redundancy=-measured.kl_LH)
-    assert torch.equal(scores(extra, "redundancy"), -measured.kl_LH)
+    assert torch.equal(measured_scores(extra, "redundancy"), -measured.kl_LH)
     with pytest.raises(ValueError, match="no scores 'redundancy', it has kl, variance: add"):
-        scores(measured, "redundancy")
+        measured_scores(measured, "redundancy")
 
 
 def test_a_live_head_without_a_score_is_an_error_and_not_left_out() -> None:
@@ -68,7 +68,7 @@ def test_a_live_head_without_a_score_is_an_error_and_not_left_out() -> None:
     data = data.with_scores(output_error=broken)
     message = "the scores 'output_error' of live heads must be finite, and those of L0H1, L1H1 are not"
     with pytest.raises(ValueError, match=message):
-        scores(data, "output_error")
+        measured_scores(data, "output_error")
     # and a static head with one is left out
     data = data.with_scores(output_error=torch.ones(2, 3, dtype=torch.float64))
-    assert (1, 0) not in rank_heads(scores(data, "output_error"))
+    assert (1, 0) not in rank_heads(measured_scores(data, "output_error"))
