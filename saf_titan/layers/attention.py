@@ -6,7 +6,6 @@ Shapes: B batch, T time, C model width, H query heads, K kv heads, U live heads,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -126,6 +125,8 @@ class SAFAttention(GQAttention):
     key_index_U: Tensor | None
     """For pruned heads of groups that are no longer of one size: the kv head of each live head."""
     output_columns: Tensor | None
+    heads_version: int
+    """Counts the changes of the static heads; see `saf.install.guard`."""
 
     def __init__(self, config: Config):
         super().__init__(config)
@@ -134,7 +135,7 @@ class SAFAttention(GQAttention):
         self.is_pruned = False
         self.register_buffer("key_index_U", None, persistent=False)
         self.register_buffer("output_columns", None, persistent=False)
-        self._version = 0
+        self.heads_version = 0
 
     @property
     def num_heads(self) -> int:
@@ -200,7 +201,7 @@ class SAFAttention(GQAttention):
         self.static_heads = tuple(heads)
         self.is_pruned = is_pruned
         self.key_index_U = self.output_columns = None
-        self._version += 1
+        self.heads_version += 1
 
     def forward(
         self, x_BLD: Tensor, attention_masks: AttentionMasksType | None, positions: Tensor | None = None
@@ -221,13 +222,6 @@ class SAFAttention(GQAttention):
             if self.key_index_U is not None:
                 k_BTKD, v_BTKD = (x_BTKD.index_select(2, self.key_index_U) for x_BTKD in (k_BTKD, v_BTKD))
         y_BTHD = self.inner_attention(q_BTUD, k_BTKD, v_BTKD, scale=self.scaling)
-        if y_BTHD.requires_grad and not torch.compiler.is_compiling():
-            y_BTHD.register_hook(partial(self._check_version, self._version))
         if self.output_columns is not None:
             return F.linear(y_BTHD.flatten(2), self.wo.weight.index_select(1, self.output_columns))
         return self.wo(y_BTHD.flatten(2))
-
-    def _check_version(self, version_at_forward: int, grad: Tensor) -> None:
-        # with activation checkpointing the recomputed forward would silently use the new heads (wrong gradients)
-        if version_at_forward != self._version:
-            raise RuntimeError("static heads changed between a forward and its backward; change them between steps")

@@ -26,6 +26,7 @@ from saf_titan.heads.names import head_name
 from saf_titan.run.calibration_data import Batch, CalibrationData
 from saf_titan.run.measurement import Measurement, logged_progress
 from saf_titan.saf.calibrate.calibration import Calibration
+from saf_titan.saf.install.guard import guard_heads
 from saf_titan.saf.install.install import Overwritten, install, replace_value_rows, zero_unused_weights
 from saf_titan.saf.install.pattern_training import PatternTraining
 from saf_titan.saf.plan.decide import make_plan
@@ -69,6 +70,7 @@ class Freezer(Generic[Batch]):
         """The arguments that are not the optimizer or the schedule are those of :class:`Measurement`."""
         self._measurement = Measurement(model, settings, forward=forward, sequence_losses=sequence_losses, group=group)
         self.attentions = self._measurement.attentions
+        guard_heads(model, self.attentions)
         self._optimizer, self._group = optimizer, group
         self._settings, self._schedule = settings, schedule
         self._plan: StaticPlan | None = None
