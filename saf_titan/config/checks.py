@@ -51,7 +51,7 @@ def _model(config: RunConfig) -> Iterator[Conflict]:
         return
     if model.fuse_qkv:
         yield Conflict(
-            ("model.fuse_qkv", "model.family"), "is for torchtitan's llama3 and qwen3; gpt has separate projections"
+            ("model.fuse_qkv", "model.family"), "is for the decoders of torchtitan; gpt has separate projections"
         )
     if shape.num_heads % shape.num_kv_heads:
         yield Conflict(

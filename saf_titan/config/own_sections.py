@@ -6,6 +6,8 @@ The string under a field is its documentation: `--help` prints it.
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from saf_titan.config.shapes import FAMILIES
+from saf_titan.fields.choices import OneOf
 from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE, Range
 from saf_titan.saf.plan.settings import PlanSettings
 
@@ -14,13 +16,12 @@ from saf_titan.saf.plan.settings import PlanSettings
 class ModelSection:
     """The decoder."""
 
-    family: Literal["gpt", "llama3", "qwen3"] = "gpt"
-    """gpt: ours. llama3, qwen3: torchtitan's own flavors, with attention that can hold static heads (see fuse_qkv)."""
+    family: Annotated[str, OneOf(FAMILIES)] = "gpt"
+    """The decoder. Families of torchtitan get attention that can hold static heads (see fuse_qkv)."""
     flavor: str = "124m"
-    """Size. gpt: debug, 124m, 1b. llama3: debugmodel, 1B, 3B, 8B, 70B, 405B. qwen3: debugmodel, 0.6B, 1.7B, 4B, 8B,
-    14B, 32B."""
+    """Size: one of the flavors of the family."""
     fuse_qkv: bool = False
-    """llama3, qwen3: torchtitan's attention as it is, with wq, wk and wv as one matrix. Such a model cannot be frozen
+    """Families of torchtitan: their attention as it is, with wq, wk and wv as one matrix. Such a model cannot be frozen
     and has no QK circuit, but knows tensor, pipeline and context parallelism."""
     position: Literal["rope", "learned"] = "rope"
     """gpt: rotary or learned absolute positions."""
@@ -28,7 +29,7 @@ class ModelSection:
     """Rows of the embedding; at least the vocabulary of the shards. 0: the flavor's (gpt: 50304, which is GPT-2's 50257
     padded to a multiple of 128)."""
     num_layers: Annotated[int, NOT_NEGATIVE] = 0
-    """Layers; llama3, qwen3: at most the flavor's. 0: the flavor's."""
+    """Layers; families of torchtitan: at most the flavor's. 0: the flavor's."""
     num_heads: Annotated[int, NOT_NEGATIVE] = 0
     """gpt: query heads of a layer. 0: the flavor's."""
     num_kv_heads: Annotated[int, NOT_NEGATIVE] = 0
