@@ -36,7 +36,7 @@ class MixedAttention(Module):
     pattern_alpha_HT: Tensor
     pattern_rho_HT: Tensor
     dense_STT: Tensor | None
-    """Patterns of static heads that are no StaticPattern."""
+    """Patterns of static heads that are matrices, (S, T_fit, T_fit)."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -71,7 +71,7 @@ class MixedAttention(Module):
             self._buffers.pop(f"pattern_{name}", None)
 
     def set_live(self, num_heads: int) -> None:
-        """Score ``num_heads`` heads from now on: all that queries, keys and values come for."""
+        """Make all heads live: score ``num_heads`` heads, for which queries, keys and values are given."""
         self.static_heads = ()
         self.num_heads = num_heads
         self.live_heads_U = torch.arange(num_heads, device=self.live_heads_U.device)
@@ -100,7 +100,7 @@ class MixedAttention(Module):
             static_heads=self.static_heads_S,
             pattern=pattern,
             scale=scale,
-            # a named back end is for layers with both kinds of heads; others have only one way
+            # a named back end is for layers with live and static heads; other layers have only one implementation
             backend=self.backend if self.static_heads and self.live_heads_U.numel() else "auto",
         )
 
@@ -119,9 +119,9 @@ class SAFAttention(GQAttention):
     inner_attention: MixedAttention
     capture: CaptureFn | None
     static_heads: tuple[int, ...]
-    """Heads that are no longer scored: mixed by a fixed pattern, or pruned."""
+    """Heads without scores: mixed by a fixed pattern, or pruned."""
     is_pruned: bool
-    """Whether static heads are gone altogether: no values, no output."""
+    """Whether static heads are removed altogether, with values and output."""
     key_index_U: Tensor | None
     """For pruned heads of groups that are no longer of one size: the kv head of each live head."""
     output_columns: Tensor | None
@@ -147,7 +147,7 @@ class SAFAttention(GQAttention):
 
     @property
     def output_heads(self) -> tuple[int, ...]:
-        """Heads that the inner attention gives an output of, in its order: all but the pruned ones."""
+        """Heads that the inner attention returns an output for, ascending: all but pruned heads."""
         return self.live_heads if self.is_pruned else tuple(range(self.n_heads))
 
     @property
