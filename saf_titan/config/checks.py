@@ -160,7 +160,7 @@ def _parallelism(config: RunConfig) -> Iterator[Conflict]:
     if shape.num_kv_heads % degrees["tensor"]:
         yield Conflict(
             ("parallelism.tensor_parallel_degree", "model.flavor"),
-            f"must divide the {shape.num_kv_heads} key heads of a layer",
+            f"must divide the {shape.num_kv_heads} kv heads of a layer",
         )
     for name in ("tensor", "context"):
         if config.training.seq_len % degrees[name]:

@@ -53,7 +53,7 @@ def _model_lines(run: RunConfig, model: nn.Module) -> list[str]:
     total = sum(parameter.numel() for parameter in model.parameters())
     embeddings = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, nn.Embedding)}
     shape, flops = run.shape, training_flops_per_token(model, run.training.seq_len)
-    groups = f" on {shape.num_kv_heads} key heads" if shape.num_kv_heads < shape.num_heads else ""
+    groups = f" on {shape.num_kv_heads} kv heads" if shape.num_kv_heads < shape.num_heads else ""
     return [
         f"{run.model.family} {run.model.flavor}: {shape.num_layers} layers, {shape.num_heads} heads of "
         f"{shape.head_dim}{groups}, width {shape.dim}, vocabulary {shape.vocab_size:,}",

@@ -29,7 +29,7 @@ class Schedule(Protocol):
 
         The call changes no state, so a checkpoint may be written and resumed between the call and the freeze.
 
-        rate: `StaticPlan.rate` of the plan so far, 0 without a plan. This is the requested rate: the share of heads that
+        rate: `StaticPlan.rate` of the plan so far, 0 without a plan. It is the requested rate: the share of heads that
             are static may be smaller, by rounding or a shortfall, and must not lead to the same freeze again.
         """
 

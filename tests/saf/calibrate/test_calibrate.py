@@ -93,7 +93,7 @@ def test_impossible_calibrations_are_refused() -> None:
         calibrate(model.attentions, [0, 1], lambda i: model.attentions[0](sequences(2)) if i else None)
     with pytest.raises(ValueError, match="positions has 3 entries for 2 calibration sequences"):
         calibrate(model.attentions, [sequences(2)], model, positions=range(3))
-    with pytest.raises(ValueError, match="3 live heads are not evenly grouped over 2 key heads"):
+    with pytest.raises(ValueError, match="3 live heads are not evenly grouped over 2 kv heads"):
         calibrate(
             model.attentions,
             [sequences(2)],
