@@ -91,7 +91,7 @@ def _draw_loss(axes: Axes, log: RunLog, first: int, last: int) -> None:
     inside = np.flatnonzero((steps >= first) & (steps <= last))
     inside = inside[:: max(1, len(inside) // _MAX_POINTS)]
     points = [point for point in log.validations if first <= point.step <= last and abs(point.loss) < _DIVERGED]
-    axes.plot(steps[inside], losses[inside], color=_BLUE, alpha=0.45, linewidth=0.8)
+    axes.plot(steps[inside], losses[inside], color=_BLUE, alpha=0.6, linewidth=0.8)
     axes.plot(steps[inside], smooth[inside], color=_BLUE, linewidth=1.6, label="training")
     axes.plot(
         [point.step for point in points],

@@ -69,7 +69,7 @@ def _what_and_why(log: RunLog, events: list[FreezeEvent]) -> str:
     which = count(static, "attention head")
     if last.num_model_heads:
         which = f"{static:,} of the {last.num_model_heads:,} attention heads ({static / last.num_model_heads:.0%})"
-    text = f"{when} {which} {'was' if static == 1 else 'were'} frozen."
+    text = f"{when} {which} {'was' if static == 1 else 'were'} frozen (made static)."
     plan = last.plan
     if plan is None:
         return text

@@ -237,7 +237,7 @@ def _plan_tables(event: FreezeEvent) -> Iterator[str]:
         return
     yield markup.heading("Plan", 3)
     yield markup.table(
-        ("rank", "layer", "head", "score", "fit KL (nats per row)"),
+        ("rank", "layer", "head", "score", "fit KL (nats)"),
         (
             (str(head.rank), str(head.layer), str(head.head), f"{head.score:.3e}", f"{head.fit_kl:.4f}")
             for head in event.new_heads
@@ -248,7 +248,7 @@ def _plan_tables(event: FreezeEvent) -> Iterator[str]:
         return
     yield markup.heading("Skipped candidates", 3)
     yield markup.table(
-        ("layer", "head", "score", "fit KL (nats per row)", "reason"),
+        ("layer", "head", "score", "fit KL (nats)", "reason"),
         (
             (
                 str(head.layer),

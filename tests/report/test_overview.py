@@ -23,7 +23,7 @@ def with_plan(event: FreezeEvent, **changes: str) -> FreezeEvent:
 
 def test_a_frozen_run(frozen: RunLog) -> None:
     assert list(overview(frozen, read_events(frozen))) == [
-        "After step 60, 4 of the 8 attention heads (50%) were frozen. Until then, the attention of these heads was "
+        "After step 60, 4 of the 8 attention heads (50%) were frozen (made static). Until then, the attention of these heads was "
         "computed from the text; since then, it is replaced by a fixed pattern, fitted to their mean attention. These "
         "heads were chosen because their attention differed least from one text to another (selector variance, "
         "measured on 4 held-out sequences of 40 tokens).",
@@ -58,7 +58,7 @@ def test_slower_steps_are_no_gain(tmp_path: Path) -> None:
     log = read_run(write_run(tmp_path / "run", rows))
     first, *_, gain = overview(log, read_events(log))
     # neither plan nor statistics
-    assert first == "After step 60, 1 attention head was frozen."
+    assert first == "After step 60, 1 attention head was frozen (made static)."
     assert gain.startswith(
         "No gain: steps became slower, from 0.5 s to 0.625 s (medians), which is 0.80 times the speed"
     )
@@ -75,7 +75,7 @@ def test_several_freezes_and_undone_ones(frozen: RunLog) -> None:
         undone=read_run(write_run(frozen.folder.parent / "undone", [undone_row(3, 1), undone_row(5, 1)])).undone,
     )
     what, cost, gain, undone = overview(log, [event, later])
-    assert what.startswith("In 2 freezes, after steps 60 to 90, 6 of the 8 attention heads (75%) were frozen.")
+    assert what.startswith("In 2 freezes, after steps 60 to 90, 6 of the 8 attention heads (75%) were frozen (made static).")
     assert "the changes of the validation loss at the freezes add up to +0.1250, which is +13.31% in perplexity" in cost
     assert "the freezes took 3.75 s" in cost
     assert "is not measurable in this run, because 10 logged intervals before and 5 after the freeze" in gain
