@@ -23,8 +23,8 @@ def with_plan(event: FreezeEvent, **changes: str) -> FreezeEvent:
 
 def test_a_frozen_run(frozen: RunLog) -> None:
     assert list(overview(frozen, read_events(frozen))) == [
-        "After step 60, 4 of the 8 attention heads (50%) were frozen (made static). Until then, the attention of these heads was "
-        "computed from the text; since then, it is replaced by a fixed pattern, fitted to their mean attention. These "
+        "After step 60, 4 of the 8 attention heads (50%) were frozen (made static). Until then, the attention of "
+        "these heads was computed from the text; since then, it is replaced by a fixed pattern, fitted to their mean attention. These "
         "heads were chosen because their attention differed least from one text to another (selector variance, "
         "measured on 4 held-out sequences of 40 tokens).",
         "Cost: replacing their attention changed the validation loss from 3.7500 (perplexity 42.52) to 3.8125 "
@@ -75,7 +75,7 @@ def test_several_freezes_and_undone_ones(frozen: RunLog) -> None:
         undone=read_run(write_run(frozen.folder.parent / "undone", [undone_row(3, 1), undone_row(5, 1)])).undone,
     )
     what, cost, gain, undone = overview(log, [event, later])
-    assert what.startswith("In 2 freezes, after steps 60 to 90, 6 of the 8 attention heads (75%) were frozen (made static).")
+    assert what.startswith("In 2 freezes, after steps 60 to 90, 6 of the 8 attention heads (75%) were frozen ")
     assert "the changes of the validation loss at the freezes add up to +0.1250, which is +13.31% in perplexity" in cost
     assert "the freezes took 3.75 s" in cost
     assert "is not measurable in this run, because 10 logged intervals before and 5 after the freeze" in gain
