@@ -24,9 +24,9 @@ def with_plan(event: FreezeEvent, **changes: str) -> FreezeEvent:
 def test_a_frozen_run(frozen: RunLog) -> None:
     assert list(overview(frozen, read_events(frozen))) == [
         "After step 60, 4 of the 8 attention heads (50%) were frozen (made static). Until then, the attention of "
-        "these heads was computed from the text; since then, it is replaced by a fixed pattern, fitted to their mean attention. These "
-        "heads were chosen because their attention differed least from one text to another (selector variance, "
-        "measured on 4 held-out sequences of 40 tokens).",
+        "these heads was computed from the text; since then, it is replaced by a fixed pattern, fitted to their mean "
+        "attention. These heads were chosen because their attention differed least from one text to another "
+        "(selector variance, measured on 4 held-out sequences of 40 tokens).",
         "Cost: replacing their attention changed the validation loss from 3.7500 (perplexity 42.52) to 3.8125 "
         "(perplexity 45.26), which is +6.45% in perplexity, and the freeze took 1.88 s.",
         "Gain: steps became faster, from 0.5 s to 0.4 s (medians), which is 1.25 times the speed (spread 1.25 to "
