@@ -107,11 +107,11 @@ def _draw_loss(axes: Axes, log: RunLog, first: int, last: int) -> None:
         axes.axvline(freeze.step, color=_GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=0, label=label)
     axes.set_xlabel("step")
     axes.set_ylabel("loss (nats per token)")
-    axes.yaxis.set_major_locator(MaxNLocator(6))
+    axes.yaxis.set_major_locator(MaxNLocator(8, steps=(1, 2, 5, 10)))
     # the same ticks again on the right, named by their perplexity
     right = axes.secondary_yaxis("right")
     right.set_ylabel("perplexity")
-    right.yaxis.set_major_locator(MaxNLocator(6))
+    right.yaxis.set_major_locator(MaxNLocator(8, steps=(1, 2, 5, 10)))
     right.yaxis.set_major_formatter(lambda loss, _: short(perplexity(loss)))
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     if last > first:

@@ -35,7 +35,7 @@ def progress(log: RunLog) -> str:
     """How far the run came, as one sentence."""
     state = "Finished" if log.finished else "Unfinished"
     if log.matched_seconds:
-        used = f", {log.finish.seconds:,.1f} s used" if log.finish else ""
+        used = f", {log.finish.seconds:,.1f} s used" if log.finish and log.finish.seconds > 0 else ""
         assert log.config is not None
         return (
             f"{state}: step {log.last_step:,}. The run was to train for {log.matched_seconds:g} s instead of a number "

@@ -64,7 +64,10 @@ class StepTime:
                 f"and at least {MIN_INTERVALS} of each are needed"
             )
         if speedup.low <= 1 <= speedup.high:
-            return f"the spread of the step times allows anything from {speedup.low:.2f} to {speedup.high:.2f} times"
+            return (
+                f"the step times spread so widely that a step may have become anything from {speedup.low:.2f} to "
+                f"{speedup.high:.2f} times as fast"
+            )
         return ""
 
 

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from saf_titan.report.rows import METRICS_FILE
 from saf_titan.report.write import write_report
-from tests.report.runs import write_frozen_run
+from tests.report.runs import undone_row, write_frozen_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: apt-get install chromium)")
@@ -30,7 +31,12 @@ def browse(profile: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_report(write_frozen_run(tmp_path_factory.mktemp("runs") / "run"))
+    """Of a run with everything that is wide: a long name, a long line that is damaged, undone freezes."""
+    folder = write_frozen_run(tmp_path_factory.mktemp("runs") / "a_name_without_any_space_in_it_that_is_rather_long")
+    with (folder / METRICS_FILE).open("a") as log:
+        log.write(json.dumps(undone_row(90, 5)) + "\n")
+        log.write(json.dumps({"kind": "train", "step": "x" * 200}) + "\n")
+    return write_report(folder)
 
 
 def test_the_browser_keeps_every_element(report: Path, tmp_path: Path) -> None:
