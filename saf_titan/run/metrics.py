@@ -5,7 +5,6 @@ from __future__ import annotations
 # first: it must precede every other torchtitan module
 from saf_titan import compat  # isort: skip
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.tools.logging import logger
 
-METRICS_FILE = "metrics.jsonl"
+from saf_titan.report.rows import METRICS_FILE, Row, TrainRow, ValidationRow, write_row
 
 
 class RunMetrics(MetricsProcessor):
@@ -100,16 +99,17 @@ class RunMetrics(MetricsProcessor):
 
         rates = {key: value for key, value in extra.items() if key.startswith("lr/")}
         self.write(
-            "train",
-            step=step,
-            loss=global_avg_loss,
-            grad_norm=grad_norm,
-            tokens_per_second=tokens_per_second,
-            step_seconds=step_seconds,
-            tokens=num_tokens,
-            static_heads=self.num_static_heads,
-            tflops=tflops,
-            **rates,
+            TrainRow(
+                step=step,
+                loss=global_avg_loss,
+                grad_norm=grad_norm,
+                tokens_per_second=tokens_per_second,
+                step_seconds=step_seconds,
+                tokens=num_tokens,
+                static_heads=self.num_static_heads,
+                tflops=tflops,
+                rates={key.removeprefix("lr/"): rate for key, rate in rates.items()},
+            )
         )
         logger.info(
             f"step {step}/{self._total_steps} | loss {global_avg_loss:.4f} | grad {grad_norm:.3f} | "
@@ -121,18 +121,18 @@ class RunMetrics(MetricsProcessor):
 
     def log_validation(self, loss: float, step: int, extra_metrics: dict[str, Any] | None = None) -> None:
         self.logger.log({"validation_metrics/loss": loss, **(extra_metrics or {})}, step)
-        self.write("validation", step=step, loss=loss, phase=self.validation_phase)
+        self.write(ValidationRow(step=step, loss=loss, phase=self.validation_phase))
         logger.info(f"step {step}/{self._total_steps} | validation loss {loss:.4f} ({self.validation_phase})")
         self.last_validated_step = step
         self._reset()
 
-    def write(self, kind: str, **fields: Any) -> None:
+    def write(self, row: Row) -> None:
         """Append one row to ``metrics.jsonl`` (first rank only); a row is one line, written in one piece."""
         if self._path is None:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": kind, **fields}) + "\n")
+            file.write(write_row(row))
 
     def _reset(self) -> None:
         self.ntokens_since_last_log = 0
