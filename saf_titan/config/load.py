@@ -30,6 +30,11 @@ _TYPES: dict[str, Any] = {name: hint for name, hint in _FIELDS.items() if name n
 }
 """Every key of a run, dotted, with its annotated type."""
 
+_REPLACED = {
+    "validator.steps": "set validator.tokens, the number of held-out tokens over all ranks together",
+}
+"""Keys of earlier versions and of torchtitan, with what to write instead."""
+
 
 def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a run's configuration.
@@ -72,7 +77,8 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunCo
 def _read_file(path: Path, problems: list[Problem]) -> dict[str, Setting]:
     source = str(path)
     try:
-        table = tomli.loads(path.read_bytes().decode())
+        # an editor's byte order mark is no part of the text
+        table = tomli.loads(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         match = nearest(path.name, (other.name for other in path.parent.glob("*.toml")))
         problems.append(
@@ -147,6 +153,8 @@ def _parse_word(text: str, *, as_text: bool) -> Any:
 
 
 def _unknown(key: str, value: Any, source: str) -> Problem:
+    if key in _REPLACED:
+        return Problem(source, key, _shown(value), f"there is no such key any more; {_REPLACED[key]}")
     section, _, name = key.rpartition(".")
     missing = section if section not in _SECTIONS else ""
     if not section and isinstance(value, dict):

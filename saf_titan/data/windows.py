@@ -10,10 +10,43 @@ import hashlib
 import math
 import struct
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 _ROUNDS = 8
+
+Split = Literal["train", "calibration", "validation"]
+"""Training reads the ids of the train split; calibration and validation share those of the val split."""
+
+
+def split_windows(num_tokens: int, split: Split, seq_len: int) -> tuple[int, int]:
+    """Return the first window of a split and the number of its windows; windows do not overlap.
+
+    The windows of the held-out ids are cut in two: the first half is for calibration, the second, which is the larger
+    one of an odd number, for validation. Documents play no part in it: a single document can be cut like many.
+
+    num_tokens: ids of the train split for "train", of the val split for the others.
+
+    Raises:
+        ValueError: there is not one window.
+    """
+    # the last id of a window needs the one behind it as its target
+    total = max(0, (num_tokens - 1) // seq_len)
+    half = total // 2
+    first, num_windows = {"train": (0, total), "calibration": (0, half), "validation": (half, total - half)}[split]
+    if num_windows == 0:
+        needed = (2 if split == "calibration" else 1) * seq_len + 1
+        remedy = (
+            "use shorter sequences or more data"
+            if split == "train"
+            else "use shorter sequences, or tokenize with more --val-tokens"
+        )
+        raise ValueError(
+            f"split {split!r} has {num_tokens} tokens, and training.seq_len = {seq_len} needs at least {needed}; "
+            f"{remedy}"
+        )
+    return first, num_windows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ from saf_titan import compat  # isort: skip
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import torch
 from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.tools.logging import logger
+
+from saf_titan.run.validation import perplexity
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -41,6 +44,7 @@ class RunMetrics(MetricsProcessor):
         self._last_step_seconds = 0.0
         # what the trainer knows and this class reports
         self.tokens_per_step = 0
+        self.tokens_seen: Callable[[], int] = lambda: 0
         self.num_heads = 0
         self.num_static_heads = 0
         self.validation_phase = "scheduled"
@@ -71,8 +75,9 @@ class RunMetrics(MetricsProcessor):
         extra_metrics: dict[str, Any] | None = None,
     ) -> None:
         self.end_step()
-        # torchtitan adds up what each rank remembers, which is wrong after a change of their number
-        num_tokens = step * self.tokens_per_step
+        # torchtitan adds up what each rank remembers, which is wrong after a change of their number; and the batch may
+        # have been another one in earlier steps
+        num_tokens = self.tokens_seen()
         extra = {**(extra_metrics or {}), "n_tokens_seen": num_tokens}
         memory = self.device_memory_monitor.get_peak_stats()
         step_seconds = self._seconds / self._num_steps
@@ -103,6 +108,7 @@ class RunMetrics(MetricsProcessor):
             "train",
             step=step,
             loss=global_avg_loss,
+            perplexity=perplexity(global_avg_loss),
             grad_norm=grad_norm,
             tokens_per_second=tokens_per_second,
             step_seconds=step_seconds,
@@ -112,7 +118,8 @@ class RunMetrics(MetricsProcessor):
             **rates,
         )
         logger.info(
-            f"step {step}/{self._total_steps} | loss {global_avg_loss:.4f} | grad {grad_norm:.3f} | "
+            f"step {step}/{self._total_steps} | loss {global_avg_loss:.4f} | "
+            f"perplexity {_rounded(perplexity(global_avg_loss))} | grad {grad_norm:.3f} | "
             f"{tokens_per_second:,.0f} tok/s | lr {_rates(rates)} | static {self.num_static_heads}/{self.num_heads} | "
             f"{memory.max_reserved_gib:.1f} GiB | eta {_duration((self._total_steps - step) * step_seconds)}"
         )
@@ -120,9 +127,16 @@ class RunMetrics(MetricsProcessor):
         self._reset()
 
     def log_validation(self, loss: float, step: int, extra_metrics: dict[str, Any] | None = None) -> None:
-        self.logger.log({"validation_metrics/loss": loss, **(extra_metrics or {})}, step)
-        self.write("validation", step=step, loss=loss, phase=self.validation_phase)
-        logger.info(f"step {step}/{self._total_steps} | validation loss {loss:.4f} ({self.validation_phase})")
+        value = perplexity(loss)
+        metrics = {"validation_metrics/loss": loss, **(extra_metrics or {})}
+        if value is not None:
+            metrics["validation_metrics/perplexity"] = value
+        self.logger.log(metrics, step)
+        self.write("validation", step=step, loss=loss, perplexity=value, phase=self.validation_phase)
+        logger.info(
+            f"step {step}/{self._total_steps} | validation loss {loss:.4f}, perplexity {_rounded(value)} "
+            f"({self.validation_phase})"
+        )
         self.last_validated_step = step
         self._reset()
 
@@ -153,6 +167,11 @@ def end_last_line(path: Path) -> None:
 def _rates(rates: dict[str, float]) -> str:
     """The rate of each circuit; vectors follow ``other``."""
     return " ".join(f"{key.removeprefix('lr/')} {rate:.2e}" for key, rate in rates.items() if key != "lr/no_decay")
+
+
+def _rounded(value: float | None) -> str:
+    """A perplexity in four digits or more; losses above 709 have none."""
+    return "none" if value is None else f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _duration(seconds: float) -> str:
