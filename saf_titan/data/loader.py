@@ -108,7 +108,8 @@ class ShardLoader(BaseDataLoader):
             # the batch counts as given from here on: a checkpoint is written after the step that used it
             self._cursor += self._sequences_a_batch
             tokens_BT = torch.from_numpy(ids_BT)
-            targets_BT = tokens_BT[:, 1:].contiguous()
+            # a copy: of a batch of one, contiguous() would be a view, and the inputs would change with it
+            targets_BT = tokens_BT[:, 1:].clone()
             if not self._infinite:
                 targets_BT[torch.from_numpy(sequences_B >= self.num_windows)] = IGNORE_INDEX
             yield {"input": tokens_BT[:, :-1].contiguous()}, targets_BT

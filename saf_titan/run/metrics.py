@@ -170,8 +170,10 @@ def _rates(rates: dict[str, float]) -> str:
 
 
 def _rounded(value: float | None) -> str:
-    """A perplexity in four digits or more; losses above 709 have none."""
-    return "none" if value is None else f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
+    """A perplexity as text; losses above 709 have none that is a finite number."""
+    if value is None:
+        return "none"
+    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}" if value < 1e7 else f"{value:.2e}"
 
 
 def _duration(seconds: float) -> str:

@@ -182,6 +182,8 @@ def test_a_finite_loader_gives_each_window_once_on_any_number_of_ranks(
     real = [(x_T, y_T) for x_T, y_T in rows if not (y_T == IGNORE_INDEX).all()]
     assert sorted(int(x_T[0]) for x_T, _ in real) == [1000 + T * window for window in range(4, 4 + num_windows)]
     assert all(torch.equal(y_T, x_T + 1) for x_T, y_T in real)
+    # what fills the last batch up goes through the model too
+    assert all((x_T >= 0).all() for x_T, _ in rows)
 
 
 def test_an_infinite_loader_may_be_shorter_than_a_batch(folder: Path) -> None:
