@@ -38,7 +38,7 @@ def split_windows(num_tokens: int, split: Split, seq_len: int) -> tuple[int, int
     if num_windows == 0:
         needed = (2 if split == "calibration" else 1) * seq_len + 1
         remedy = (
-            "use shorter sequences or more data"
+            "use shorter sequences, more data, or fewer --val-tokens"
             if split == "train"
             else "use shorter sequences, or tokenize with more --val-tokens"
         )

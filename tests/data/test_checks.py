@@ -95,7 +95,9 @@ def test_all_problems_come_at_once_and_name_their_remedy(write_corpus) -> None:
     assert [problem.key for problem in problems] == ["model.vocab_size", *["data.path"] * 3]
     assert "tokenize with more --val-tokens" in problems[-1].message
     # held-out tokens are asked for only where they are used
-    assert not faults(config(folder, "--saf.enable=false", "--validator.enable=false"))
+    found = faults(config(folder, "--saf.enable=false", "--validator.enable=false"))
+    assert list(found) == ["data.path"]
+    assert "'train' has 8 tokens" in found["data.path"]
 
 
 def test_data_that_cannot_be_read(folder: Path, tmp_path: Path) -> None:

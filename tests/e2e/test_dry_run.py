@@ -68,7 +68,7 @@ def test_command_line_prints_and_stops(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["--config", str(ROOT / "configs" / "debug_cpu.toml"), "--dry-run"]
+    words = ["--config", str(ROOT / "configs" / "debug_cpu.toml"), "--dry-run", "--saf.calibration_sequences=8"]
     assert main([*words, *corpus_overrides]) == 0
     output = capsys.readouterr().out
     assert "8,240,400 parameters" in output
