@@ -48,6 +48,8 @@ class ShardLoader(BaseDataLoader):
         infinite: bool = True
         """Begin the next epoch at the end of one. Otherwise stop there, after a last batch that is filled up with
         sequences whose targets are all ignored, so that every rank gets as many batches."""
+        batches_per_step: int = 1
+        """Of a loader that stops: batches that are used together (pipeline microbatches); it stops after whole steps."""
         verify: bool = False
         """Compare all shards with their digests first."""
         vocab_size: int = 0
@@ -70,6 +72,7 @@ class ShardLoader(BaseDataLoader):
         if config.max_tokens:
             num_windows = min(num_windows, max(1, config.max_tokens // seq_len))
         self._batch, self._ranks, self._rank = local_batch_size, dp_world_size, dp_rank
+        self._batches_per_step = config.batches_per_step
         self._order = WindowOrder(num_windows=num_windows, seed=config.seed, shuffle=config.shuffle)
         self._seq_len, self._infinite, self._path = seq_len, config.infinite, config.path
         self._cursor = 0
@@ -81,8 +84,9 @@ class ShardLoader(BaseDataLoader):
 
     @property
     def num_batches(self) -> int:
-        """Batches of a rank in one epoch; the last one may be filled up."""
-        return -(-self.num_windows // self._sequences_a_batch)
+        """Batches that a rank gets of a loader that stops; the last ones may be filled up."""
+        num_steps = -(-self.num_windows // (self._sequences_a_batch * self._batches_per_step))
+        return num_steps * self._batches_per_step
 
     @property
     def tokens_given(self) -> int:
@@ -98,7 +102,8 @@ class ShardLoader(BaseDataLoader):
         return self._first_window + int(self._order.windows(np.array([sequence]))[0])
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
-        while self._infinite or self._cursor < self.num_windows:
+        end = self.num_batches * self._sequences_a_batch
+        while self._infinite or self._cursor < end:
             first = self._cursor + self._rank * self._batch
             sequences_B = np.arange(first, first + self._batch)
             windows_B = self._first_window + self._order.windows(sequences_B)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchtitan.components.validate import Validator
+from torchtitan.config import ParallelismConfig
+from torchtitan.distributed import ParallelDims
 
 from saf_titan.data.loader import ShardLoader
 
@@ -28,15 +30,28 @@ class FixedSetValidator(Validator):
         """Overwritten: the number of batches that hold the windows of the loader."""
 
     def __init__(
-        self, config: Config, *, dp_world_size: int, dp_rank: int, seq_len: int, local_batch_size: int, **others: Any
+        self,
+        config: Config,
+        *,
+        parallelism: ParallelismConfig,
+        parallel_dims: ParallelDims,
+        dp_world_size: int,
+        dp_rank: int,
+        seq_len: int,
+        local_batch_size: int,
+        **others: Any,
     ) -> None:
         shares = {"dp_world_size": dp_world_size, "dp_rank": dp_rank, "seq_len": seq_len}
-        finite = replace(config.dataloader, infinite=False)
-        loader = finite.build(**shares, local_batch_size=local_batch_size)
+        # a pipeline takes a batch in pieces
+        batch_size = parallelism.pipeline_parallel_microbatch_size if parallel_dims.pp_enabled else local_batch_size
+        finite = replace(config.dataloader, infinite=False, batches_per_step=local_batch_size // batch_size)
+        loader = finite.build(**shares, local_batch_size=batch_size)
         assert isinstance(loader, ShardLoader)
         super().__init__(
             # -1 would stop by itself too, but torchtitan warns of it: its loaders may differ in length
-            config=replace(config, steps=loader.num_batches),
+            config=replace(config, steps=loader.num_batches // finite.batches_per_step),
+            parallelism=parallelism,
+            parallel_dims=parallel_dims,
             **shares,
             local_batch_size=local_batch_size,
             **others,

@@ -196,6 +196,16 @@ def test_the_window_of_a_sequence(folder: Path) -> None:
     assert [1000 + T * loader.window(sequence) for sequence in range(8)] == first_ids(loader, 8)
 
 
+@pytest.mark.parametrize(("ranks", "batch", "per_step", "expected"), [(1, 1, 2, 6), (1, 2, 4, 4), (2, 1, 3, 3)])
+def test_a_finite_loader_stops_after_whole_steps(
+    folder: Path, ranks: int, batch: int, per_step: int, expected: int
+) -> None:
+    options = {"split": "validation", "shuffle": False, "infinite": False, "batches_per_step": per_step}
+    for rank in range(ranks):
+        loader = build(folder, ranks=ranks, rank=rank, batch=batch, **options)
+        assert len(list(loader)) == loader.num_batches == expected
+
+
 def test_tokens_given_do_not_depend_on_the_batch_of_today(folder: Path) -> None:
     before = build(folder, ranks=2, batch=3)
     first_ids(before, 4)
