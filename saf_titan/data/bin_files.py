@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from saf_titan.data.manifest import BYTES_PER_TOKEN, NanoGPTMeta, read_nanogpt_meta
-from saf_titan.data.shards import HEADER_BYTES, MAGIC_AND_VERSION, Segment, TokenFile
+from saf_titan.data.shards import HEADER_BYTES, MAGIC_AND_VERSION, Segment, TokenFile, size_and_head
 
 JOURNAL = "progress.json"
 """What a run of `rust_data.tokenize` leaves beside its shards until it is complete."""
@@ -59,12 +59,7 @@ def read_token_file(path: Path, meta: NanoGPTMeta | None = None) -> TokenFile:
     Raises:
         ValueError: the file cannot be read, is of an unknown version, or has another size than it should.
     """
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as stream:
-            head = stream.read(HEADER_BYTES)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
+    size, head = size_and_head(path)
     words = np.frombuffer(head, dtype="<i4") if len(head) == HEADER_BYTES else np.zeros(HEADER_BYTES // 4, dtype="<i4")
     for width, (magic, version) in MAGIC_AND_VERSION.items():
         if words[0] != magic:

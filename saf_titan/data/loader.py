@@ -49,7 +49,7 @@ class ShardLoader(BaseDataLoader):
         """Begin the next epoch at the end of one. Otherwise stop there, after a last batch that is filled up with
         sequences whose targets are all ignored, so that every rank gets as many batches."""
         batches_per_step: int = 1
-        """Of a loader that stops: batches that are used together (pipeline microbatches); it stops after whole steps."""
+        """Of a loader that stops: batches that are used together, as in a pipeline; it stops after whole steps."""
         verify: bool = False
         """Compare all shards with their digests first."""
         vocab_size: int = 0

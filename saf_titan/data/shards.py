@@ -136,14 +136,22 @@ def manifest_segments(manifest: Manifest, split: str) -> tuple[Segment, ...]:
     return tuple(Segment(file, 0, file.tokens) for file in files)
 
 
+def size_and_head(file: Path) -> tuple[int, bytes]:
+    """Return the size of a file and as many bytes of its beginning as a header has.
+
+    Raises:
+        ValueError: the file cannot be read.
+    """
+    try:
+        with file.open("rb") as stream:
+            return file.stat().st_size, stream.read(HEADER_BYTES)
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be read ({error.strerror}); fetch it again, or tokenize again") from None
+
+
 def _checked_shard(file: Path, shard: ShardEntry, manifest: Manifest) -> TokenFile:
     width = BYTES_PER_TOKEN[manifest.dtype]
-    try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            head = stream.read(HEADER_BYTES)
-    except OSError as error:
-        raise ValueError(f"{file}: cannot be read ({error.strerror}); the manifest lists it") from None
+    size, head = size_and_head(file)
     if len(head) < HEADER_BYTES:
         raise ValueError(f"{file}: has {size} bytes, fewer than the header's {HEADER_BYTES}; tokenize again")
     words = np.frombuffer(head, dtype="<i4")

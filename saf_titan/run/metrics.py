@@ -35,7 +35,11 @@ class RunMetrics(MetricsProcessor):
     def __init__(self, config: Config, *, dump_folder: str = "./outputs", **kwargs: Any):
         super().__init__(config, dump_folder=dump_folder, **kwargs)
         self._total_steps = config.total_steps
-        self._path = Path(dump_folder) / METRICS_FILE if torch.distributed.get_rank() == 0 else None
+        # in a pipeline the ranks of the last stage alone know the loss
+        stages, ranks = self.parallel_dims.pp, self.parallel_dims.world_size
+        self._knows_loss = torch.distributed.get_rank() >= ranks // stages * (stages - 1)
+        writes = torch.distributed.get_rank() == ranks // stages * (stages - 1)
+        self._path = Path(dump_folder) / METRICS_FILE if writes else None
         if self._path is not None:
             end_last_line(self._path)
         self._step_start: float | None = None
@@ -117,7 +121,7 @@ class RunMetrics(MetricsProcessor):
             tflops=tflops,
             **rates,
         )
-        logger.info(
+        self._say(
             f"step {step}/{self._total_steps} | loss {global_avg_loss:.4f} | "
             f"perplexity {_rounded(perplexity(global_avg_loss))} | grad {grad_norm:.3f} | "
             f"{tokens_per_second:,.0f} tok/s | lr {_rates(rates)} | static {self.num_static_heads}/{self.num_heads} | "
@@ -133,7 +137,7 @@ class RunMetrics(MetricsProcessor):
             metrics["validation_metrics/perplexity"] = value
         self.logger.log(metrics, step)
         self.write("validation", step=step, loss=loss, perplexity=value, phase=self.validation_phase)
-        logger.info(
+        self._say(
             f"step {step}/{self._total_steps} | validation loss {loss:.4f}, perplexity {_rounded(value)} "
             f"({self.validation_phase})"
         )
@@ -141,12 +145,18 @@ class RunMetrics(MetricsProcessor):
         self._reset()
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append one row to ``metrics.jsonl`` (first rank only); a row is one line, written in one piece."""
+        """Append one row to ``metrics.jsonl``, on the first rank that knows the loss; a row is one line, written in one
+        piece.
+        """
         if self._path is None:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, **fields}) + "\n")
+
+    def _say(self, line: str) -> None:
+        if self._knows_loss:
+            logger.info(line)
 
     def _reset(self) -> None:
         self.ntokens_since_last_log = 0
