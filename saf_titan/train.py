@@ -84,7 +84,7 @@ def _split(arguments: list[str]) -> tuple[Path, list[str]]:
             overrides.append(argument)
     if path is None:
         names = ", ".join(name for name, _ in EXAMPLES)
-        message = f"is missing: give the TOML file of a run, such as {names}; --help lists every key"
+        message = f"is missing: give the TOML file of a run, or a name such as {names}; --help lists every key"
         raise ConfigError([Problem(COMMAND_LINE, "--config", "", message)])
     return path, overrides
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from saf_titan.config.describe import EXAMPLES
+from saf_titan.config.packaged import packaged_names
 from saf_titan.train import main
 
 ROOT = Path(__file__).parents[1]
@@ -18,20 +19,19 @@ def test_without_a_configuration_it_asks_for_one(words: list[str], capsys: pytes
     captured = capsys.readouterr()
     (line,) = captured.err.splitlines()
     assert "--config" in line
-    assert "configs/debug_cpu.toml" in line
+    assert "debug_cpu" in line
     assert "--help" in line
     assert captured.out == ""
 
 
 def test_the_examples_exist() -> None:
-    for name, _ in EXAMPLES:
-        assert (ROOT / name).is_file(), name
+    assert {name for name, _ in EXAMPLES} <= set(packaged_names())
 
 
 def test_help_shows_usage_and_environment(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for word in ("usage:", "torchrun", "--config FILE", "--dry-run", "SAF_TITAN_DEVICE", "configs/debug_cpu.toml"):
+    for word in ("usage:", "torchrun", "--config FILE", "--dry-run", "SAF_TITAN_DEVICE", "debug_cpu"):
         assert word in text, word
 
 

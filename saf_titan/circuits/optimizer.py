@@ -96,7 +96,7 @@ class CircuitOptimizers(OptimizersContainer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         for group, live, configured in zip(self.groups, self.param_group_list, self._hyper_parameters, strict=True):
-            # the decay of the QK group follows the ratio schedule, so its saved value is one of many
+            # the decay of the QK group follows the ratio schedule, so its saved value says nothing
             keys = [key for key in configured if not (group.name == QK and key == "weight_decay")]
             changed = {key: live[key] for key in keys if _differ(live[key], configured[key])}
             for key, value in changed.items():
@@ -125,7 +125,8 @@ class CircuitSchedules(LRSchedulersContainer):
             factor = stock.schedulers[0].lr_lambdas[0]
 
             def base_factor(step: float) -> float:
-                # between the last two steps of the warm-up, where a run of a fixed time may be, torchtitan's passes 1
+                # a run of a fixed time asks for steps between two whole steps, where torchtitan's factor exceeds 1 at
+                # the end of the warm-up
                 return min(factor(step), 1.0)
 
             return CircuitSchedules(
@@ -135,7 +136,7 @@ class CircuitSchedules(LRSchedulersContainer):
     def __init__(
         self, optimizers: CircuitOptimizers, base_factor: Schedule, *, qk_ratio: Schedule, scale_weight_decay: bool
     ) -> None:
-        # one lambda for every group is what torchtitan passes; LambdaLR also takes one a group
+        # torchtitan passes one lambda for all groups; LambdaLR also takes one for each group
         super().__init__(optimizers, [self._factor(group, base_factor, qk_ratio) for group in optimizers.groups])
         self._optimizers = optimizers
         self._qk_ratio = qk_ratio
@@ -159,7 +160,7 @@ class CircuitSchedules(LRSchedulersContainer):
                 live["weight_decay"] = self._decay[index] / self._qk_ratio(scheduler.last_epoch)
 
     def set_progress(self, step: float) -> None:
-        """Take the rates of ``step`` finished steps, which may lie between two."""
+        """Set the rates for ``step`` finished steps; ``step`` may be fractional."""
         self.load_state_dict({"last_epoch": step})
 
     def step(self) -> None:

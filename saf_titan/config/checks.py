@@ -51,7 +51,7 @@ def _model(config: RunConfig) -> Iterator[Conflict]:
         return
     if model.fuse_qkv:
         yield Conflict(
-            ("model.fuse_qkv", "model.family"), "is for torchtitan's llama3 and qwen3; gpt has separate projections"
+            ("model.fuse_qkv", "model.family"), "is for the decoders of torchtitan; gpt has separate projections"
         )
     if shape.num_heads % shape.num_kv_heads:
         yield Conflict(
@@ -160,7 +160,7 @@ def _parallelism(config: RunConfig) -> Iterator[Conflict]:
     if shape.num_kv_heads % degrees["tensor"]:
         yield Conflict(
             ("parallelism.tensor_parallel_degree", "model.flavor"),
-            f"must divide the {shape.num_kv_heads} key heads of a layer",
+            f"must divide the {shape.num_kv_heads} kv heads of a layer",
         )
     for name in ("tensor", "context"):
         if config.training.seq_len % degrees[name]:

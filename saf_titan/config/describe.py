@@ -1,31 +1,29 @@
 """The configuration as text: help for a terminal, and TOML that reads back to the same run."""
 
-import ast
 import dataclasses
 import inspect
 import textwrap
-from functools import cache
-from types import ModuleType
 from typing import Any
 
-from saf_titan.config import host_sections, own_sections, schema
 from saf_titan.config.schema import RunConfig
-from saf_titan.fields.convert import describe, field_types, is_section, to_toml_value
+from saf_titan.fields.convert import choices, describe, field_types, is_section, to_toml_value
+from saf_titan.fields.docs import field_docs
 
 _WIDTH = 100
 
 EXAMPLES = (
-    ("configs/debug_cpu.toml", "1M parameters, three minutes on two CPU cores"),
-    ("configs/124m_4k_saf25.toml", "124M parameters, a quarter of the heads frozen half-way"),
-    ("configs/1b_8k_saf25.toml", "983M parameters, 4 to 32 GPUs"),
+    ("debug_cpu", "1M parameters, three minutes on two CPU cores"),
+    ("124m_4k_saf25", "124M parameters, a quarter of the heads frozen half-way"),
+    ("1b_8k_saf25", "983M parameters, 4 to 32 GPUs"),
 )
-"""Some of the run configurations, each with what it is."""
+"""Some of the run configurations that come with the package, each with what it is."""
 
 _USAGE = """\
 usage: python -m saf_titan.train --config FILE [--dry-run] [--section.key VALUE ...]
        torchrun --nproc_per_node N -m saf_titan.train --config FILE [--section.key VALUE ...]
 
-    --config FILE            TOML file of the run; the values below are the defaults of what it leaves out
+    --config FILE            TOML file of the run, or the name of a configuration that comes with the package; the
+                             values below are the defaults of what it leaves out
     --section.key VALUE      replaces a value of the file; VALUE is TOML, and a string needs no quotes
     --dry-run                say what the run would be, look at its data, and stop; WORLD_SIZE=N in the environment
                              stands for the number of ranks
@@ -42,43 +40,24 @@ def help_text() -> str:
     """Usage and environment, then every key with its default, what it takes, and its documentation."""
     run = RunConfig()
     lines: list[str] = [_USAGE, "", "configurations, for example:"]
-    lines += [f"    {name:<28} {what}" for name, what in EXAMPLES]
+    lines += [f"    {name:<24} {what}" for name, what in EXAMPLES]
     for name, hint in field_types(RunConfig).items():
         if is_section(hint):
             section = getattr(run, name)
-            docs = _field_docs()[hint.__name__]
+            docs = field_docs(hint)
             lines += ["", f"[{name}]  {inspect.getdoc(hint)}"]
             for key, key_hint in field_types(hint).items():
                 lines += _entry(f"--{name}.{key}", key_hint, getattr(section, key), docs[key])
         else:
-            lines += _entry(f"--{name}", hint, getattr(run, name), _field_docs()["RunConfig"][name])
+            lines += _entry(f"--{name}", hint, getattr(run, name), field_docs(RunConfig)[name])
     return "\n".join(lines) + "\n"
 
 
 def _entry(option: str, hint: Any, default: Any, doc: str) -> list[str]:
     body = textwrap.wrap(doc, _WIDTH, initial_indent="        ", subsequent_indent="        ")
+    for name, sentence in choices(hint).items():
+        body += textwrap.wrap(f"{name}: {sentence}", _WIDTH, initial_indent=" " * 10, subsequent_indent=" " * 12)
     return [f"    {option} = {to_toml_value(default)}    ({describe(hint)})", *body]
-
-
-@cache
-def _field_docs() -> dict[str, dict[str, str]]:
-    """Class name -> field -> the string that stands under it in the source; Python keeps none at run time."""
-    modules: tuple[ModuleType, ...] = (schema, host_sections, own_sections)
-    trees = [ast.parse(inspect.getsource(module)) for module in modules]
-    classes = [node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
-    return {node.name: dict(_documented_fields(node)) for node in classes}
-
-
-def _documented_fields(node: ast.ClassDef) -> list[tuple[str, str]]:
-    return [
-        (statement.target.id, inspect.cleandoc(following.value.value))
-        for statement, following in zip(node.body, node.body[1:], strict=False)
-        if isinstance(statement, ast.AnnAssign)
-        and isinstance(statement.target, ast.Name)
-        and isinstance(following, ast.Expr)
-        and isinstance(following.value, ast.Constant)
-        and isinstance(following.value.value, str)
-    ]
 
 
 def to_toml(config: RunConfig) -> str:

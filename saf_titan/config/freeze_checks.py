@@ -7,7 +7,8 @@ from saf_titan.config.own_sections import SafSection
 from saf_titan.config.schema import RunConfig
 from saf_titan.fields.errors import Conflict
 from saf_titan.heads.counts import head_count
-from saf_titan.saf.fit.dense_memory import DENSE_CONTENTS, dense_excess
+from saf_titan.saf.fit.dense_memory import dense_excess
+from saf_titan.saf.fit.registry import CONTENTS, DENSE_CONTENTS
 
 
 def freeze_step_conflicts(config: RunConfig) -> Iterator[Conflict]:
@@ -71,7 +72,7 @@ def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
             "before the last step",
         )
     for name, value in (("pattern_lr", saf.pattern_lr), ("compensate", saf.compensate)):
-        if value and saf.content in ("prune", *DENSE_CONTENTS):
+        if value and not CONTENTS[saf.content].is_compact:
             yield Conflict(
                 (f"saf.{name}", "saf.content"),
                 f'needs patterns of two vectors a head, which saf.content = "{saf.content}" has not',
@@ -81,9 +82,9 @@ def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
         excess = dense_excess(saf.content, num_static, config.training.seq_len, saf.max_dense_gib)
         if excess:
             yield Conflict(("saf.content", "saf.max_dense_gib", "saf.rate", "training.seq_len"), excess)
-    if saf.max_fit_kl != SafSection().max_fit_kl and saf.content == "prune":
+    if saf.max_fit_kl != SafSection().max_fit_kl and not CONTENTS[saf.content].is_fitted:
         yield Conflict(
-            ("saf.max_fit_kl", "saf.content"), 'has no effect on saf.content = "prune", which fits no pattern'
+            ("saf.max_fit_kl", "saf.content"), f'has no effect on saf.content = "{saf.content}", which fits no pattern'
         )
     if saf.pattern_lr and config.training.cuda_graphs:
         yield Conflict(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import tomli
 
 from saf_titan.config.checks import conflicts
+from saf_titan.config.packaged import find_config, packaged_names
 from saf_titan.config.schema import RunConfig
 from saf_titan.fields.convert import Mismatch, convert, field_types, is_section, takes_text, to_toml_value
 from saf_titan.fields.errors import COMMAND_LINE, ConfigError, Problem, nearest
@@ -40,7 +41,7 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunCo
     """Read a run's configuration.
 
     Args:
-        path: TOML file; None for the defaults.
+        path: TOML file, or the name of one that comes with the package; None for the defaults.
         overrides: command-line words, `--section.key value` or `--section.key=value`. Values are TOML; a string needs
             no quotes.
 
@@ -48,7 +49,8 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunCo
         ConfigError: all faults of file and command line together.
     """
     problems: list[Problem] = []
-    settings = _read_file(Path(path), problems) if path is not None else {}
+    path = find_config(Path(path)) if path is not None else None
+    settings = _read_file(path, problems) if path is not None else {}
     for key, setting in _read_overrides(overrides, problems).items():
         settings[key] = setting
         # the freeze has two spellings; the command line replaces whichever the file uses
@@ -63,7 +65,7 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunCo
         except Mismatch as mismatch:
             problems.append(Problem(setting.source, key, _shown(setting.value), str(mismatch)))
 
-    config = _build(values, Path(path).stem if path is not None else "run")
+    config = _build(values, path.stem if path is not None else "run")
     faulty = {problem.key for problem in problems}
     for conflict in conflicts(config, frozenset(values)):
         # a value that could not be read stands at its default here, and so does all of a file (key "")
@@ -80,10 +82,11 @@ def _read_file(path: Path, problems: list[Problem]) -> dict[str, Setting]:
         # an editor's byte order mark is no part of the text
         table = tomli.loads(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
-        match = nearest(path.name, (other.name for other in path.parent.glob("*.toml")))
-        problems.append(
-            Problem(source, "", "", "no such file" + (f"; did you mean {path.with_name(match)}?" if match else ""))
-        )
+        beside = {other.name: str(other) for other in path.parent.glob("*.toml")}
+        packaged = {f"{name}.toml": name for name in packaged_names()}
+        match = nearest(f"{path.name.removesuffix('.toml')}.toml", known := packaged | beside)
+        hint = f"did you mean {known[match]}?" if match else f"the package comes with {', '.join(packaged.values())}"
+        problems.append(Problem(source, "", "", f"no such file; {hint}"))
     except OSError as error:
         problems.append(Problem(source, "", "", f"cannot be read: {error.strerror}"))
     except UnicodeDecodeError as error:

@@ -6,20 +6,22 @@ The string under a field is its documentation: `--help` prints it.
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from saf_titan.fields.ranges import FRACTION, NOT_NEGATIVE, POSITIVE, Range
+from saf_titan.config.shapes import FAMILIES
+from saf_titan.fields.choices import OneOf
+from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE, Range
+from saf_titan.saf.plan.settings import PlanSettings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSection:
     """The decoder."""
 
-    family: Literal["gpt", "llama3", "qwen3"] = "gpt"
-    """gpt: ours. llama3, qwen3: torchtitan's own flavors, with attention that can hold static heads (see fuse_qkv)."""
+    family: Annotated[str, OneOf(FAMILIES)] = "gpt"
+    """The decoder. Families of torchtitan get attention that can hold static heads (see fuse_qkv)."""
     flavor: str = "124m"
-    """Size. gpt: debug, 124m, 1b. llama3: debugmodel, 1B, 3B, 8B, 70B, 405B. qwen3: debugmodel, 0.6B, 1.7B, 4B, 8B,
-    14B, 32B."""
+    """Size: one of the flavors of the family."""
     fuse_qkv: bool = False
-    """llama3, qwen3: torchtitan's attention as it is, with wq, wk and wv as one matrix. Such a model cannot be frozen
+    """Families of torchtitan: their attention as it is, with wq, wk and wv as one matrix. Such a model cannot be frozen
     and has no QK circuit, but knows tensor, pipeline and context parallelism."""
     position: Literal["rope", "learned"] = "rope"
     """gpt: rotary or learned absolute positions."""
@@ -27,11 +29,11 @@ class ModelSection:
     """Rows of the embedding; at least the vocabulary of the shards. 0: the flavor's (gpt: 50304, which is GPT-2's 50257
     padded to a multiple of 128)."""
     num_layers: Annotated[int, NOT_NEGATIVE] = 0
-    """Layers; llama3, qwen3: at most the flavor's. 0: the flavor's."""
+    """Layers; families of torchtitan: at most the flavor's. 0: the flavor's."""
     num_heads: Annotated[int, NOT_NEGATIVE] = 0
     """gpt: query heads of a layer. 0: the flavor's."""
     num_kv_heads: Annotated[int, NOT_NEGATIVE] = 0
-    """gpt: key heads of a layer, each shared by as many query heads. 0: one for each query head."""
+    """gpt: kv heads of a layer, each shared by as many query heads. 0: one for each query head."""
     dim: Annotated[int, NOT_NEGATIVE] = 0
     """gpt: width of the residual stream. 0: the flavor's."""
     rope_theta: Annotated[float, Range(above=1)] = 10000.0
@@ -85,9 +87,9 @@ class CircuitsSection:
     """true: the decay of wq and wk per step grows with the factor, as in plain AdamW. false: it stays the same."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SafSection:
-    """Selective attention freezing: in the course of the run, the steadiest heads become static."""
+@dataclass(frozen=True, kw_only=True)
+class FreezeTiming:
+    """When heads become static."""
 
     enable: bool = False
     """Freeze heads in the course of this run."""
@@ -95,8 +97,6 @@ class SafSection:
     """Optimizer steps before the freeze. 0: see fraction."""
     fraction: Annotated[float, Range(above=0, below=1)] = 0.5
     """The same as a share of training.steps, rounded down. Give step or fraction, not both."""
-    rate: Annotated[float, FRACTION] = 0.25
-    """Share of all heads that are static in the end."""
     schedule: Literal["once", "ramp", "loss_budget"] = "once"
     """once: all at the freeze step. ramp: a few every `interval` steps, for `ramp_steps` from the freeze step on.
     loss_budget: `increment` more every `interval` steps, undone where the held-out loss rises too much."""
@@ -111,37 +111,12 @@ class SafSection:
     1 %)."""
     max_failures: Annotated[int, POSITIVE] = 3
     """loss_budget: freezes that may be undone before no more are tried."""
-    selector: Literal[
-        "variance",
-        "kl",
-        "qk_gradient",
-        "output_error",
-        "output_rms",
-        "redundancy",
-        "block_influence",
-        "gate_taylor",
-        "random",
-        "random_layer_matched",
-        "list",
-    ] = "variance"
-    """Which heads, the lowest score first. Of the attention over sequences: variance, kl (from the mean). Of the
-    training: qk_gradient. Of what the head adds to the residual stream: output_error (by its pattern instead),
-    output_rms, redundancy, block_influence. Of the loss: gate_taylor. For comparison: random, random_layer_matched
-    (with variance's numbers per layer), list (those in `heads`)."""
-    heads: tuple[str, ...] = ()
-    """list: the heads, as ["L0H3", "L2H1"]."""
-    seed: Annotated[int, NOT_NEGATIVE] = 0
-    """Of random selectors and of the contents random, gaussian and dirichlet."""
-    content: Literal[
-        "mean", "distance", "uniform", "random", "dense_mean", "sharp", "gaussian", "dirichlet", "prune"
-    ] = "mean"
-    """Pattern of a static head. mean: the compact fit to its mean attention. For comparison: distance, a fit that knows
-    only how far back a key lies; uniform; random, alpha and rho from N(0, 1); prune, which removes the head altogether.
-    With a T x T matrix a head: dense_mean, the mean attention itself; sharp, softmax of the mean score; gaussian and
-    dirichlet, one draw with the moments of the scores or of the attention."""
-    max_dense_gib: Annotated[float, Range(above=0)] = 2.0
-    """Contents with a matrix a head: what the matrices may take (4 T^2 bytes a head). Each rank holds them twice, in
-    the layers and in the plan, and each checkpoint once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SafSection(PlanSettings, FreezeTiming):
+    """Selective attention freezing: in the course of the run, the steadiest heads become static."""
+
     pattern_lr: Annotated[float, NOT_NEGATIVE] = 0.0
     """Learning rate of the patterns themselves (alpha and rho), which then go on training. 0: they stay fixed."""
     compensate: bool = False
@@ -155,19 +130,6 @@ class SafSection:
     """Sequences a rank calibrates at once. 0: training.local_batch_size."""
     calibration_seed: Annotated[int, NOT_NEGATIVE] = 1337
     """Seed of the choice of calibration sequences."""
-    max_fit_kl: Annotated[float, Range(above=0)] = 0.2
-    """A head whose pattern fits its mean worse than this (nats per row) stays live; the next in line is taken. Content
-    prune has no pattern to fit and passes no head over: it takes the same heads as mean where all of those fit."""
-    fit_method: Literal["lbfgs", "ipf", "adam400"] = "lbfgs"
-    """How patterns are fitted. lbfgs, ipf: to tolerance. adam400: the published 400 steps of Adam, for comparison."""
-    rounding: Literal["round", "floor"] = "round"
-    """How rate times the number of heads becomes a count."""
-    max_per_layer: Annotated[int, NOT_NEGATIVE] = 0
-    """Static heads allowed in one layer. 0: no limit."""
-    exclude_layers: tuple[int, ...] = ()
-    """Layers, counted from 0, that keep all heads live."""
-    on_shortfall: Literal["error", "warn"] = "error"
-    """What to do when too few heads can be frozen."""
     matched_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
     """For comparison at equal time: train this long, from the start or another run's checkpoint, however many steps
     that makes, with the learning rate of the share of time that has passed. 0: train `training.steps` steps."""

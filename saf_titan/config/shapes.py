@@ -1,7 +1,7 @@
 """The sizes of the model flavors, known without building a model.
 
-The rows of `gpt` are ours. Those of `llama3` and `qwen3` repeat torchtitan 0.3.0, so that a configuration can be
-checked before torch is imported.
+The rows of `gpt` are ours. Those of the other families repeat torchtitan 0.3.0, so that a configuration can be checked
+before torch is imported. A dense decoder of torchtitan is added by its rows here and nothing else.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class ModelShape:
     num_heads: int
     """Query heads of a layer."""
     num_kv_heads: int
-    """Key heads of a layer, each shared by as many query heads."""
+    """Kv heads of a layer, each shared by as many query heads."""
     head_dim: int
     dim: int
     """Width of the residual stream."""
@@ -86,3 +86,9 @@ SHAPES: dict[str, dict[str, ModelShape]] = {
         "32B": _qwen3(64, 64, 8, 5120, tied=False),
     },
 }
+
+FAMILIES: dict[str, str] = {
+    family: f"{'our own decoder' if family == 'gpt' else 'of torchtitan'}; flavors {', '.join(flavors)}"
+    for family, flavors in SHAPES.items()
+}
+"""What help says of each family."""

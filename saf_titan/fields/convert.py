@@ -2,10 +2,11 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+from saf_titan.fields.choices import OneOf
 from saf_titan.fields.errors import nearest
-from saf_titan.fields.ranges import Range
 
 _WORDS = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 _INT64 = 2**63
@@ -25,11 +26,13 @@ def convert(value: Any, hint: Any) -> Any:
     """`value` as the annotated type `hint`; raises `Mismatch`."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        number = convert(value, args[0])
-        allowed: Range = args[1]
-        if number not in allowed:
+        inner, allowed = convert(value, args[0]), args[1]
+        if isinstance(allowed, OneOf):
+            if inner not in allowed.names:
+                raise Mismatch(f"must be {describe(hint)}{_suggest(inner, allowed.names)}")
+        elif inner not in allowed:
             raise Mismatch(f"must be {describe(hint)}")
-        return number
+        return inner
     if origin is Literal:
         if value not in args or not isinstance(value, str):
             raise Mismatch(f"must be {describe(hint)}{_suggest(value, args)}")
@@ -77,23 +80,28 @@ def _suggest(value: Any, options: tuple[str, ...]) -> str:
 def describe(hint: Any) -> str:
     """What a field takes, in words: "a whole number, at least 1"."""
     origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal or choices(hint):
+        return f"one of {_choices(hint)}"
     if origin is Annotated:
         return f"{_WORDS[args[0]]}, {args[1]}"
-    if origin is Literal:
-        return f"one of {_choices(hint)}"
     if origin is tuple:
         items = {int: "whole numbers", str: "strings"}
         return f"a list of {items[args[0]]}" if args[0] in items else f"a list out of {_choices(args[0])}"
     return _WORDS[hint]
 
 
-def _choices(literal: Any) -> str:
-    return ", ".join(map(to_toml_value, get_args(literal)))
+def _choices(hint: Any) -> str:
+    return ", ".join(map(to_toml_value, choices(hint) or get_args(hint)))
+
+
+def choices(hint: Any) -> Mapping[str, str]:
+    """Return name -> sentence of a field that takes a name of a registry; nothing for any other field."""
+    return next((allowed.docs for allowed in getattr(hint, "__metadata__", ()) if isinstance(allowed, OneOf)), {})
 
 
 def takes_text(hint: Any) -> bool:
     """Whether a field holds a string, so that quotes can be left off on a command line."""
-    return hint is str or get_origin(hint) is Literal
+    return hint is str or get_origin(hint) is Literal or bool(choices(hint))
 
 
 def to_toml_value(value: Any) -> str:

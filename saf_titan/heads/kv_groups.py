@@ -1,18 +1,47 @@
-"""Grouped queries: H query heads share K key heads, H / K neighbours each.
+"""Grouped queries: H query heads share K kv heads, H / K neighbours each.
 
-A static query head needs no key, but its key head lives on as long as any query head of its group does.
+A static query head needs no key, but the keys of its kv head are still read while any query head of the group is live.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 
-def unread_key_heads(static: Collection[int], *, num_heads: int, num_key_heads: int) -> tuple[int, ...]:
-    """Key heads that no live query head reads: those whose whole group is in ``static``, ascending."""
-    group = num_heads // num_key_heads
+class UnusedHeads(NamedTuple):
+    """Heads whose rows or columns no longer take part in the forward of a layer, ascending."""
+
+    q: tuple[int, ...]
+    """Query heads without queries: rows of wq."""
+    k: tuple[int, ...]
+    """Kv heads without keys: rows of wk."""
+    v: tuple[int, ...]
+    """Kv heads without values: rows of wv."""
+    o: tuple[int, ...]
+    """Query heads without output: columns of wo."""
+
+
+def unused_heads(static: Collection[int], *, num_heads: int, num_kv_heads: int, frees_values: bool) -> UnusedHeads:
+    """Decide what the static heads of a layer no longer use.
+
+    A static head uses neither its queries nor its keys. Its values and output stay, because its pattern mixes them,
+    unless the head is pruned. The rows of a kv head go only when every query head of its group is static.
+
+    Args:
+        static: static query heads.
+        frees_values: the static heads are pruned.
+    """
+    heads = tuple(sorted(static))
+    unread = unread_kv_heads(static, num_heads=num_heads, num_kv_heads=num_kv_heads)
+    return UnusedHeads(q=heads, k=unread, v=unread if frees_values else (), o=heads if frees_values else ())
+
+
+def unread_kv_heads(static: Collection[int], *, num_heads: int, num_kv_heads: int) -> tuple[int, ...]:
+    """Return the kv heads that no live query head reads: those whose whole group is in ``static``, ascending."""
+    group = num_heads // num_kv_heads
     return tuple(
-        key_head
-        for key_head in range(num_key_heads)
-        if all(head in static for head in range(key_head * group, (key_head + 1) * group))
+        kv_head
+        for kv_head in range(num_kv_heads)
+        if all(head in static for head in range(kv_head * group, (kv_head + 1) * group))
     )

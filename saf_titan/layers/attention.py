@@ -1,12 +1,11 @@
 """Causal self-attention in which some heads are static: fixed patterns in place of queries and keys.
 
-Shapes: B batch, T time, C model width, H query heads, K key heads, U live heads, S static heads, D head width.
+Shapes: B batch, T time, C model width, H query heads, K kv heads, U live heads, S static heads, D head width.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -39,7 +38,7 @@ class MixedAttention(Module):
     pattern_alpha_HT: Tensor
     pattern_rho_HT: Tensor
     dense_STT: Tensor | None
-    """Patterns of static heads that are no StaticPattern."""
+    """Patterns of static heads that are matrices, (S, T_fit, T_fit)."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -74,7 +73,7 @@ class MixedAttention(Module):
             self._buffers.pop(f"pattern_{name}", None)
 
     def set_live(self, num_heads: int) -> None:
-        """Score ``num_heads`` heads from now on: all that queries, keys and values come for."""
+        """Make all heads live: score ``num_heads`` heads, for which queries, keys and values are given."""
         self.static_heads = ()
         self.num_heads = num_heads
         self.live_heads_U = torch.arange(num_heads, device=self.live_heads_U.device)
@@ -125,7 +124,7 @@ class MixedAttention(Module):
             static_heads=self.static_heads_S,
             pattern=self._pattern(),
             scale=scale,
-            # a named back end is for layers with both kinds of heads; others have only one way
+            # a named back end is for layers with live and static heads; other layers have only one implementation
             backend=self.backend if self.static_heads and self.live_heads_U.numel() else "auto",
         )
 
@@ -144,12 +143,14 @@ class SAFAttention(GQAttention):
     inner_attention: MixedAttention
     capture: CaptureFn | None
     static_heads: tuple[int, ...]
-    """Heads that are no longer scored: mixed by a fixed pattern, or pruned."""
+    """Heads without scores: mixed by a fixed pattern, or pruned."""
     is_pruned: bool
-    """Whether static heads are gone altogether: no values, no output."""
+    """Whether static heads are removed altogether, with values and output."""
     key_index_U: Tensor | None
-    """For pruned heads of groups that are no longer of one size: the key head of each live head."""
+    """For pruned heads of groups that are no longer of one size: the kv head of each live head."""
     output_columns: Tensor | None
+    heads_version: int
+    """Counts the changes of the static heads; see `saf.install.guard`."""
 
     def __init__(self, config: Config):
         super().__init__(config)
@@ -158,7 +159,7 @@ class SAFAttention(GQAttention):
         self.is_pruned = False
         self.register_buffer("key_index_U", None, persistent=False)
         self.register_buffer("output_columns", None, persistent=False)
-        self._version = 0
+        self.heads_version = 0
 
     @property
     def num_heads(self) -> int:
@@ -170,15 +171,15 @@ class SAFAttention(GQAttention):
 
     @property
     def output_heads(self) -> tuple[int, ...]:
-        """Heads that the inner attention gives an output of, in its order: all but the pruned ones."""
+        """Heads that the inner attention returns an output for, ascending: all but pruned heads."""
         return self.live_heads if self.is_pruned else tuple(range(self.n_heads))
 
     @property
-    def key_heads(self) -> tuple[int, ...]:
-        """For each live head, which of the key heads that are computed it reads."""
+    def kv_heads(self) -> tuple[int, ...]:
+        """For each live head, the place of its kv head among those whose keys are computed."""
         group = self.n_heads // self.n_kv_heads
-        unread = self.qkv_linear.unread_key_heads(self.static_heads)
-        return tuple(head // group - sum(key < head // group for key in unread) for head in self.live_heads)
+        unread = self.qkv_linear.unused_heads(self.static_heads, frees_values=self.is_pruned).k
+        return tuple(head // group - sum(kv_head < head // group for kv_head in unread) for head in self.live_heads)
 
     def describe_backend(self) -> str:
         """Say which operator the layer takes for its heads as they are now, and why."""
@@ -216,7 +217,7 @@ class SAFAttention(GQAttention):
         self.inner_attention.set_live(len(kept))
         self.qkv_linear.skip(heads, values=True)
         if self.n_kv_heads < self.n_heads:
-            self.key_index_U = torch.tensor(self.key_heads, dtype=torch.int64, device=device)
+            self.key_index_U = torch.tensor(self.kv_heads, dtype=torch.int64, device=device)
         # the columns of wo that read a head are numbered like the rows of wq
         self.output_columns = self.qkv_linear.head_rows(kept).to(device)
 
@@ -231,7 +232,7 @@ class SAFAttention(GQAttention):
         self.static_heads = tuple(heads)
         self.is_pruned = is_pruned
         self.key_index_U = self.output_columns = None
-        self._version += 1
+        self.heads_version += 1
 
     def forward(
         self, x_BLD: Tensor, attention_masks: AttentionMasksType | None, positions: Tensor | None = None
@@ -248,17 +249,10 @@ class SAFAttention(GQAttention):
                 q_BTUD, k_BTKD = self.q_norm(q_BTUD), self.k_norm(k_BTKD)
             q_BTUD, k_BTKD = self.rope(q_BTUD, k_BTKD, positions)
             if self.capture is not None:
-                self.capture(q_BTUD, k_BTKD, self.live_heads, self.scaling, self.key_heads)
+                self.capture(q_BTUD, k_BTKD, self.live_heads, self.scaling, self.kv_heads)
             if self.key_index_U is not None:
                 k_BTKD, v_BTKD = (x_BTKD.index_select(2, self.key_index_U) for x_BTKD in (k_BTKD, v_BTKD))
         y_BTHD = self.inner_attention(q_BTUD, k_BTKD, v_BTKD, scale=self.scaling)
-        if y_BTHD.requires_grad and not torch.compiler.is_compiling():
-            y_BTHD.register_hook(partial(self._check_version, self._version))
         if self.output_columns is not None:
             return F.linear(y_BTHD.flatten(2), self.wo.weight.index_select(1, self.output_columns))
         return self.wo(y_BTHD.flatten(2))
-
-    def _check_version(self, version_at_forward: int, grad: Tensor) -> None:
-        # with activation checkpointing the recomputed forward would silently use the new heads (wrong gradients)
-        if version_at_forward != self._version:
-            raise RuntimeError("static heads changed between a forward and its backward; change them between steps")

@@ -1,7 +1,7 @@
 """Separate Q, K and V projections that can skip the rows of static heads.
 
-With grouped queries H / K query heads share a key head and its values; a key head is skipped with its whole group.
-Shapes: B batch, T time, C model width, H query heads, K key heads, U live query heads, D head width.
+With grouped queries H / K query heads share a kv head; its keys are skipped with its whole group.
+Shapes: B batch, T time, C model width, H query heads, K kv heads, U live query heads, D head width.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from torchtitan.models.common import Linear
 from torchtitan.models.common.attention import BaseQKVLinear
 
-from saf_titan.heads.kv_groups import unread_key_heads
+from saf_titan.heads.kv_groups import UnusedHeads, unused_heads
 
 
 class SplitQKV(BaseQKVLinear):
@@ -41,29 +41,29 @@ class SplitQKV(BaseQKVLinear):
         self.wk = config.wk.build()
         self.wv = config.wv.build()
         self.num_heads = config.wq.out_features // config.head_dim
-        self.num_key_heads = config.wk.out_features // config.head_dim
+        self.num_kv_heads = config.wk.out_features // config.head_dim
         for name in ("query_rows", "key_rows", "value_rows"):
             self.register_buffer(name, None, persistent=False)
 
     def head_rows(self, heads: Sequence[int]) -> Tensor:
-        """Row numbers of ``heads`` in ``wq``, or of key heads in ``wk`` and ``wv``; int64 [len(heads) * D]."""
+        """Row numbers of ``heads`` in ``wq``, or of kv heads in ``wk`` and ``wv``; int64 [len(heads) * D]."""
         offsets_D = torch.arange(self.head_dim)
         return (torch.tensor(list(heads), dtype=torch.int64)[:, None] * self.head_dim + offsets_D).flatten()
 
-    def unread_key_heads(self, static: Sequence[int]) -> tuple[int, ...]:
-        """Key heads that only query heads of ``static`` read."""
-        return unread_key_heads(static, num_heads=self.num_heads, num_key_heads=self.num_key_heads)
+    def unused_heads(self, static: Sequence[int], *, frees_values: bool) -> UnusedHeads:
+        """Say what the static query heads ``static`` no longer use; see :mod:`saf_titan.heads.kv_groups`."""
+        return unused_heads(static, num_heads=self.num_heads, num_kv_heads=self.num_kv_heads, frees_values=frees_values)
 
     def skip(self, static: Sequence[int], *, values: bool) -> None:
         """Compute, from now on, no queries of exactly the heads ``static`` and no keys that only they read.
 
         Args:
-            values: skip the values of those key heads too.
+            values: skip also the values that only those heads read.
         """
-        unread = self.unread_key_heads(static)
-        self.query_rows = self._rows_without(static, self.num_heads)
-        self.key_rows = self._rows_without(unread, self.num_key_heads)
-        self.value_rows = self._rows_without(unread, self.num_key_heads) if values else None
+        unused = self.unused_heads(static, frees_values=values)
+        self.query_rows = self._rows_without(unused.q, self.num_heads)
+        self.key_rows = self._rows_without(unused.k, self.num_kv_heads)
+        self.value_rows = self._rows_without(unused.v, self.num_kv_heads)
 
     def forward(self, x: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """x [B, T, C] -> q [B, T, U, D], k and v [B, T, at most K, D]; None where nothing is left."""
@@ -74,7 +74,7 @@ class SplitQKV(BaseQKVLinear):
         )
 
     def _rows_without(self, skipped: Sequence[int], num_blocks: int) -> Tensor | None:
-        """Rows of the blocks that are left; None for all."""
+        """Return the rows of the blocks that are not skipped; None for all rows."""
         if not skipped:
             return None
         return self.head_rows([block for block in range(num_blocks) if block not in skipped]).to(self.wv.weight.device)

@@ -37,7 +37,7 @@ def training_flops_per_token(model: nn.Module, seq_len: int) -> int:
 def _saved_flops(attention: SAFAttention, seq_len: int) -> int:
     """What the static heads of a layer spare, per token."""
     num_static, dim = len(attention.static_heads), attention.wo.out_features
-    num_unread = len(attention.qkv_linear.unread_key_heads(attention.static_heads))
+    num_unread = len(attention.qkv_linear.unused_heads(attention.static_heads, frees_values=attention.is_pruned).k)
     # a static head has no score product; a pruned one has no values and no part in the output either
     products, query_rows, key_rows = (2, 2, 2) if attention.is_pruned else (1, 1, 1)
     rows = query_rows * num_static + key_rows * num_unread

@@ -1,4 +1,4 @@
-"""torchtitan's Llama 3 and dense Qwen 3 decoders, with attention that can hold static heads or as they are.
+"""torchtitan's dense decoders (Llama 3, Qwen 3), with attention that can hold static heads or as they are.
 
 Both ways attention is plainly causal over the window: torchtitan's flex and varlen back ends want document positions,
 which windows of a token stream do not have, and flex has no backward on the CPU. Names and shapes of the weights in a
@@ -8,10 +8,10 @@ checkpoint are torchtitan's in both.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from typing import Any
 
 from torch import nn
-from torchtitan.models import llama3, qwen3
 from torchtitan.models.common import Decoder, Linear
 from torchtitan.models.common.attention import FusedQKVLinear, GQAttention, ScaledDotProductAttention
 from torchtitan.protocols.model_spec import ModelSpec
@@ -24,20 +24,18 @@ from saf_titan.models.decoder import FreezableDecoder
 from saf_titan.models.init import draw_whole_tensors
 from saf_titan.models.parallelize import parallelize_decoder, use_sum_reduction
 
-_REGISTRIES = {"llama3": llama3.model_registry, "qwen3": qwen3.model_registry}
-
 
 def titan_spec(family: str, flavor: str, shape: ModelShape, *, fuse_qkv: bool, attention_backend: str) -> ModelSpec:
     """torchtitan's spec of a flavor.
 
     Args:
-        family: ``llama3`` or ``qwen3``.
+        family: the name of a dense decoder of torchtitan.models.
         shape: of the flavor, but for the size of the vocabulary and the number of layers, of which the first are kept.
         fuse_qkv: leave the model as it is, with one matrix for queries, keys and values. Otherwise each has its own,
             attention is ours, and initial weights do not depend on the sharding.
         attention_backend: of layers with static heads.
     """
-    spec = _REGISTRIES[family](flavor, attn_backend="flex")
+    spec = importlib.import_module(f"torchtitan.models.{family}").model_registry(flavor, attn_backend="flex")
     del spec.model.layers[shape.num_layers :]
     spec.model.vocab_size = shape.vocab_size
     spec.model.tok_embeddings.num_embeddings = spec.model.lm_head.out_features = shape.vocab_size

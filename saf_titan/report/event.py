@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from saf_titan.ops.attention_stats.stats import pooling_matrix
-from saf_titan.ops.pattern import attention_rows
 from saf_titan.report.run_log import Freeze, RunLog
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.plan.plan import StaticHead, StaticPlan
@@ -70,14 +69,10 @@ def pooled_pattern(head: StaticHead, num_blocks: int) -> Tensor:
 
     Exact, in O(T^2 / P) memory: T / P rows at a time.
     """
-    alpha_HT, rho_HT = head.alpha_T.double()[None], head.rho_T.double()[None]
-    pool_TP = pooling_matrix(alpha_HT.shape[1], num_blocks, dtype=torch.float64, device=alpha_HT.device)
-
-    def rows(start: int, end: int) -> Tensor:
-        if head.p_TT is not None:
-            return head.p_TT[start:end, :end].double()
-        return attention_rows(alpha_HT, rho_HT, start, end)[0]
-
+    T = len(head.pattern.vectors[0])
+    pool_TP = pooling_matrix(T, num_blocks, dtype=torch.float64, device=torch.device("cpu"))
     ends_P = pool_TP.sum(0).cumsum(0).long().tolist()
     starts_P = [0, *ends_P[:-1]]
-    return torch.stack([rows(start, end).mean(0) @ pool_TP[:end] for start, end in zip(starts_P, ends_P, strict=True)])
+    return torch.stack(
+        [head.pattern.rows(start, end).mean(0) @ pool_TP[:end] for start, end in zip(starts_P, ends_P, strict=True)]
+    )

@@ -18,7 +18,8 @@ from saf_titan.models import model_spec
 from saf_titan.models.flops import training_flops_per_token
 from saf_titan.run.calibration_data import rounding_line
 from saf_titan.run.precision import compute_precision, precision_line
-from saf_titan.saf.fit.dense_memory import DENSE_CONTENTS, dense_bytes
+from saf_titan.saf.fit.dense_memory import dense_bytes
+from saf_titan.saf.fit.registry import DENSE_CONTENTS
 
 _GIB = 1024**3
 

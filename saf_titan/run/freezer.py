@@ -22,11 +22,11 @@ from torch.optim import Optimizer
 from saf_titan.config import RunConfig
 from saf_titan.config.own_sections import SafSection
 from saf_titan.heads.counts import head_count
-from saf_titan.heads.names import parse_heads
+from saf_titan.heads.names import head_name
 from saf_titan.run.calibration_data import Batch, CalibrationData
 from saf_titan.run.measurement import Measurement, logged_progress
 from saf_titan.saf.calibrate.calibration import Calibration
-from saf_titan.saf.fit.contents import COMPACT_CONTENTS
+from saf_titan.saf.install.guard import guard_heads
 from saf_titan.saf.install.install import Overwritten, install, replace_value_rows, zero_unused_weights
 from saf_titan.saf.install.pattern_training import PatternTraining
 from saf_titan.saf.plan.decide import make_plan
@@ -34,6 +34,7 @@ from saf_titan.saf.plan.freeze_state import FreezeState
 from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.saf.plan.schedule import FixedSchedule, LossBudget, LossBudgetSchedule, Schedule, ramp
 from saf_titan.saf.select.gradient_ema import GradientEMA
+from saf_titan.saf.select.registry import SELECTORS
 
 logger = logging.getLogger()
 
@@ -69,6 +70,7 @@ class Freezer(Generic[Batch]):
         """The arguments that are not the optimizer or the schedule are those of :class:`Measurement`."""
         self._measurement = Measurement(model, settings, forward=forward, sequence_losses=sequence_losses, group=group)
         self.attentions = self._measurement.attentions
+        guard_heads(model, self.attentions)
         self._optimizer, self._group = optimizer, group
         self._settings, self._schedule = settings, schedule
         self._plan: StaticPlan | None = None
@@ -77,7 +79,7 @@ class Freezer(Generic[Batch]):
         if settings.enable and settings.pattern_lr:
             optimizer.register_step_post_hook(self._train_patterns)
         self._gradient: GradientEMA | None = None
-        if settings.enable and settings.selector == "qk_gradient":
+        if settings.enable and SELECTORS[settings.selector].watches_gradients:
             self._gradient = GradientEMA(len(self.attentions), self.attentions[0].num_heads)
             # the pre-hook of the step sees gradients after clipping
             optimizer.register_step_pre_hook(self._average_gradients)
@@ -109,9 +111,9 @@ class Freezer(Generic[Batch]):
             return None
         if self._gradient is not None and not self._gradient.num_updates:
             raise ValueError(
-                f'saf.selector = "qk_gradient" averages gradients of the steps before a freeze, and the checkpoint of '
-                f"step {step}, where heads are to be frozen, holds no average: set saf.step to {step + 20} or so to "
-                f"gather one first, or choose another selector"
+                f'saf.selector = "{self._settings.selector}" averages gradients of the steps before a freeze, and the '
+                f"checkpoint of step {step}, where heads are to be frozen, holds no average: set saf.step to "
+                f"{step + 20} or so to gather one first, or choose another selector"
             )
         return rate
 
@@ -133,21 +135,10 @@ class Freezer(Generic[Batch]):
         with _timed(seconds, "fit"):
             plan = make_plan(
                 calibration,
+                replace(settings, rate=rate),
                 step=step,
-                rate=rate,
-                selector=settings.selector,
-                content=settings.content,
-                max_fit_kl=settings.max_fit_kl,
-                rounding=settings.rounding,
-                max_per_layer=settings.max_per_layer or None,
-                exclude_layers=settings.exclude_layers,
-                on_shortfall=settings.on_shortfall,
-                fit_method=settings.fit_method,
-                seed=settings.seed,
-                heads=parse_heads(",".join(settings.heads)),
                 base_plan=self.plan,
                 dense=partial(self._measurement.dense_patterns, data.batches),
-                max_dense_gib=settings.max_dense_gib,
             )
             self._require_agreement(plan)
             value_rows = self._measurement.compensated_values(plan, data.batches)
@@ -202,7 +193,7 @@ class Freezer(Generic[Batch]):
 
     @property
     def _rate(self) -> float:
-        """The share of heads that was last asked for, in this run's way of rounding: never less than what there is."""
+        """The requested share of static heads, or the actual share if rounding would give fewer than are static."""
         asked = self.plan.rate if self.plan is not None else 0.0
         if head_count(self.num_heads, asked, self._settings.rounding) < self.num_static_heads:
             return self.num_static_heads / self.num_heads
@@ -225,7 +216,7 @@ class Freezer(Generic[Batch]):
             loss = self._measurement.held_out_loss([batch])
             if loss < lowest:
                 lowest = loss
-                kept.append(f"L{layer}H{head}")
+                kept.append(head_name(layer, head))
             else:
                 overwritten.restore()
                 changed.pop()
@@ -246,7 +237,7 @@ class Freezer(Generic[Batch]):
     def _accept(self, plan: StaticPlan) -> None:
         """Take an installed plan as the plan of the model; patterns that were in training go on with their moments."""
         training = None
-        if self._settings.enable and self._settings.pattern_lr and plan.content in COMPACT_CONTENTS:
+        if self._settings.enable and self._settings.pattern_lr and plan.is_compact:
             training = PatternTraining(self.attentions, plan, self._settings.pattern_lr, self._group)
             if self._pattern_training is not None:
                 training.load_moments(self._pattern_training.moments())

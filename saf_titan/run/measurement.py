@@ -27,12 +27,9 @@ from saf_titan.saf.calibrate.progress import TimedProgress
 from saf_titan.saf.fit.dense import DensePatterns, dense_patterns
 from saf_titan.saf.install.compensate import compensated_values
 from saf_titan.saf.plan.plan import StaticPlan
-from saf_titan.saf.select.gate_taylor import gate_taylor_scores
 from saf_titan.saf.select.gradient_ema import GradientEMA
-from saf_titan.saf.select.output_scores import output_scores
-
-OUTPUT_SELECTORS = frozenset({"output_rms", "redundancy", "block_influence", "output_error"})
-"""Selectors that need values and output weights: one more forward a batch."""
+from saf_titan.saf.select.probe import Probe
+from saf_titan.saf.select.registry import SELECTORS
 
 _PROGRESS_SECONDS = 20.0
 
@@ -81,9 +78,19 @@ class Measurement(Generic[Batch]):
                 source=data.source,
                 progress=progress,
             )
-            calibration = self._with_extra_scores(calibration, data.batches, selectors)
-            if gradient is not None:
-                calibration = calibration.with_scores(qk_gradient=gradient.scores(calibration.live_LH))
+            probe = Probe(
+                calibration,
+                self._model,
+                self.attentions,
+                data.batches,
+                self._forward,
+                self._sequence_losses,
+                self._group,
+                gradient,
+            )
+            for selector in selectors:
+                if measure := SELECTORS[selector].measure:
+                    calibration = calibration.with_scores(**measure(probe))
             return calibration
 
     def dense_patterns(self, batches: Sequence[Batch], heads: Sequence[Head], content: str) -> DensePatterns:
@@ -120,20 +127,6 @@ class Measurement(Generic[Batch]):
             dist.all_reduce(total, group=self._group)
             total /= dist.get_world_size(self._group)
         return total.item()
-
-    def _with_extra_scores(
-        self, calibration: Calibration, batches: Sequence[Batch], selectors: Collection[str]
-    ) -> Calibration:
-        if not OUTPUT_SELECTORS.isdisjoint(selectors):
-            blocks = list(self._model.get_submodule("layers").children())
-            scores = output_scores(blocks, self.attentions, batches, self._forward, calibration, group=self._group)
-            calibration = calibration.with_scores(**scores)
-        if "gate_taylor" in selectors:
-            with torch.enable_grad():
-                score_LH = gate_taylor_scores(self.attentions, batches, self._sequence_losses, group=self._group)
-            self._model.zero_grad()
-            calibration = calibration.with_scores(gate_taylor=score_LH)
-        return calibration
 
     @contextmanager
     def _evaluation(self) -> Iterator[None]:

@@ -29,6 +29,7 @@ from saf_titan.saf.install.checkpoint import load_weights
 from saf_titan.saf.install.install import install
 from saf_titan.saf.plan.freeze_state import FreezeState
 from saf_titan.saf.select.gradient_ema import GradientEMA
+from saf_titan.saf.select.registry import SELECTORS
 
 
 def calibrate_checkpoint(
@@ -55,7 +56,8 @@ def calibrate_checkpoint(
         require_same_model(saved.model, model_identity(run), source=str(checkpoint))
     if saved.plan is not None and len(saved.plan.heads) == run.shape.total_heads:
         raise ValueError(f"every head of {checkpoint} is static already: there is nothing left to calibrate")
-    gradient = _gradient_average(saved.state, run, checkpoint) if "qk_gradient" in selectors else None
+    watchers = [name for name in selectors if SELECTORS[name].watches_gradients]
+    gradient = _gradient_average(saved.state, run, checkpoint, watchers[0]) if watchers else None
     device = torch.device("cpu" if compat.is_cpu() else torch.accelerator.current_accelerator() or "cpu")
     model = _load_model(spec, checkpoint, device, TORCH_DTYPE_MAP[compute_precision(run)])
 
@@ -71,13 +73,13 @@ def calibrate_checkpoint(
     return measurement.calibrate(read_calibration_data(loader, run), selectors, gradient, progress)
 
 
-def _gradient_average(state: bytes | None, run: RunConfig, checkpoint: Path) -> GradientEMA:
-    """What the steps before a checkpoint have told the gradient selector."""
+def _gradient_average(state: bytes | None, run: RunConfig, checkpoint: Path, selector: str) -> GradientEMA:
+    """Load the average of the gradients of the steps before a checkpoint."""
     saved = FreezeState.from_bytes(state).gradient
     if not saved or not saved["num_updates"]:
         raise ValueError(
-            f'the selector "qk_gradient" averages gradients over the steps of training, and {checkpoint} holds no '
-            f'average: only a run with saf.enable = true and saf.selector = "qk_gradient" saves one'
+            f'the selector "{selector}" averages gradients over the steps of training, and {checkpoint} holds no '
+            f'average: only a run with saf.enable = true and saf.selector = "{selector}" saves one'
         )
     average = GradientEMA(run.shape.num_layers, run.shape.num_heads)
     average.load_state_dict(saved)

@@ -27,11 +27,13 @@ from typing import Annotated, Any, NoReturn
 
 from saf_titan.config.own_sections import SafSection
 from saf_titan.fields.convert import Mismatch, convert, describe, field_types, takes_text
+from saf_titan.fields.docs import field_docs
 from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE
 from saf_titan.heads.counts import head_count
-from saf_titan.heads.names import Head, parse_heads
+from saf_titan.heads.names import Head, head_name, parse_heads
 from saf_titan.saf.calibrate.calibration import Calibration
-from saf_titan.saf.fit.fit import fit_compact
+from saf_titan.saf.fit.fit import fit_heads
+from saf_titan.saf.fit.pattern import CompactPattern
 from saf_titan.saf.install.checkpoint import (
     apply_plan,
     export_compact,
@@ -42,9 +44,10 @@ from saf_titan.saf.install.checkpoint import (
 )
 from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.plan import StaticPlan
+from saf_titan.saf.plan.settings import PlanSettings
 from saf_titan.saf.select.ranking import live_heads, require_live
 from saf_titan.saf.show.explain import explain
-from saf_titan.saf.show.plan_text import describe_pattern, plan_diff, plan_map, plan_table
+from saf_titan.saf.show.plan_text import pattern_columns, plan_diff, plan_map, plan_table
 
 
 def calibrate(args: argparse.Namespace) -> int:
@@ -103,22 +106,8 @@ def select(args: argparse.Namespace) -> int:
     num_heads = calibration.live_LH.numel()
     if head_count(num_heads, args.rate, args.rounding) == 0:
         raise ValueError(f"--rate {args.rate:g} means none of the {num_heads} heads; raise it")
-    plan = make_plan(
-        calibration,
-        step=args.step,
-        rate=args.rate,
-        selector=args.selector,
-        content=args.content,
-        max_fit_kl=args.max_fit_kl,
-        rounding=args.rounding,
-        max_per_layer=args.max_per_layer,
-        exclude_layers=args.exclude_layers,
-        on_shortfall=args.on_shortfall,
-        fit_method=args.fit_method,
-        seed=args.seed,
-        heads=args.heads,
-        base_plan=StaticPlan.load(args.base) if args.base else None,
-    )
+    settings = PlanSettings(**{name: getattr(args, name) for name in field_types(PlanSettings)})
+    plan = make_plan(calibration, settings, step=args.step, base_plan=StaticPlan.load(args.base) if args.base else None)
     plan.save(args.out)
     print(plan_table(plan), f"wrote {args.out}", sep="\n\n")
     return 0
@@ -128,22 +117,15 @@ def fit(args: argparse.Namespace) -> int:
     calibration = Calibration.load(args.stats)
     heads = args.heads or live_heads(calibration)
     require_live(calibration, heads)
-    layers, numbers = zip(*heads, strict=True)
     start = time.perf_counter()
-    result = fit_compact(
-        calibration.column_mass_LHT[layers, numbers],
-        calibration.diagonal_mass_LHT[layers, numbers],
-        calibration.neg_entropy_LH[layers, numbers],
-        method=args.method,
-    )
+    result = fit_heads(calibration, heads, method=args.method)
     seconds = time.perf_counter() - start
     print(f"{'head':<8}{'fit KL':>9}{'residual':>10}{'alpha range':>13}{'rho range':>11}{'heavy':>7}{'rough':>8}")
     for n, (layer, head) in enumerate(heads):
-        shape = describe_pattern(result.alpha_HT[n], result.rho_HT[n])
+        shape = CompactPattern(result.alpha_HT[n], result.rho_HT[n]).describe()
         print(
-            f"{f'L{layer}H{head}':<8}{result.kl_H[n].item():>9.4f}{result.residual_H[n].item():>10.1e}"
-            f"{shape['alpha_range']:>13.1f}{shape['rho_range']:>11.1f}{shape['heavy_columns']:>7.0f}"
-            f"{shape['roughness']:>8.3f}"
+            f"{head_name(layer, head):<8}{result.kl_H[n].item():>9.4f}{result.residual_H[n].item():>10.1e}"
+            f"{pattern_columns(shape)}"
         )
     print(f"{len(heads)} heads in {seconds:.1f} s, {result.iterations} iterations of {args.method}")
     return 0
@@ -200,6 +182,23 @@ def _selectors(text: str) -> tuple[str, ...]:
     return tuple(_SAF["selector"](name) for name in text.split(","))
 
 
+def _add_setting(command: argparse.ArgumentParser, name: str, hint: object) -> None:
+    """Add the option of one field of `PlanSettings`, with the field's documentation and default."""
+    option, default = f"--{name.replace('_', '-')}", getattr(PlanSettings(), name)
+    doc = field_docs(PlanSettings)[name].replace("%", "%%")
+    if name == "heads":
+        command.add_argument(option, type=_head_names, default=(), help=doc, metavar="L0H3,L2H1,...")
+    elif name == "exclude_layers":
+        command.add_argument(option, type=_NUMBER, nargs="*", default=default, help=doc, metavar="LAYER")
+    else:
+        required, shown = name == "rate", f"{doc} {describe(hint)[0].upper()}{describe(hint)[1:]}; default {default}."
+        command.add_argument(option, type=_SAF[name], default=default, required=required, help=shown, metavar="VALUE")
+
+
+def _head_names(text: str) -> tuple[str, ...]:
+    return tuple(head_name(*slot) for slot in _heads(text))
+
+
 _COUNT = _value(Annotated[int, POSITIVE])
 _NUMBER = _value(Annotated[int, NOT_NEGATIVE])
 _NUM_HEADS_HELP = "query heads a layer, for a checkpoint of stock torchtitan, which does not tell"
@@ -248,19 +247,10 @@ def parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("select", help="make a plan from a calibration")
     command.add_argument("stats", type=Path)
-    command.add_argument("--rate", type=_SAF["rate"], required=True, help="share of all heads, 0 to 1")
     command.add_argument("--out", type=Path, required=True, help="file of the plan")
-    command.add_argument("--selector", type=_SAF["selector"], default="variance")
-    command.add_argument("--content", type=_SAF["content"], default="mean")
-    command.add_argument("--max-fit-kl", type=_SAF["max_fit_kl"], default=0.2, metavar="NATS")
-    command.add_argument("--rounding", type=_SAF["rounding"], default="round", help="round or floor")
-    command.add_argument("--max-per-layer", type=_COUNT)
-    command.add_argument("--exclude-layers", type=_NUMBER, nargs="*", default=[], metavar="LAYER")
-    command.add_argument("--fit-method", type=_SAF["fit_method"], default="lbfgs", help="lbfgs, ipf or adam400")
-    command.add_argument("--on-shortfall", type=_SAF["on_shortfall"], default="error", help="error or warn")
-    command.add_argument("--heads", type=_heads, default=[], help="for selector list: L0H3,L2H1,...")
-    command.add_argument("--seed", type=_SAF["seed"], default=0)
-    command.add_argument("--step", type=_SAF["step"], default=0)
+    for name, hint in field_types(PlanSettings).items():
+        _add_setting(command, name, hint)
+    command.add_argument("--step", type=_SAF["step"], default=0, help="training step that the plan records")
     command.add_argument("--base", type=Path, help="a plan whose heads are static already")
     command.set_defaults(run=select)
 

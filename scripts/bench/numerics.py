@@ -42,7 +42,7 @@ def synthetic(lengths: list[int]) -> Iterator[tuple[str, Tensor, Tensor]]:
 def frozen(plan: Path) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Name, alpha and rho of every static head of a trained model."""
     for head in StaticPlan.load(plan).heads:
-        yield f"layer {head.layer} head {head.head}", head.alpha_T.double(), head.rho_T.double()
+        yield f"layer {head.layer} head {head.head}", *(vector_T.double() for vector_T in head.pattern.vectors)
 
 
 def study(name: str, alpha: Tensor, rho: Tensor) -> dict[str, Any]:

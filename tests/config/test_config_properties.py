@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from saf_titan.config import ConfigError, RunConfig, load_config, to_toml
-from saf_titan.fields.convert import convert, field_types, is_section, to_toml_value
+from saf_titan.fields.convert import choices, convert, field_types, is_section, to_toml_value
 from saf_titan.fields.ranges import Range
 
 # the folder of a test is written over by each example
@@ -100,6 +100,8 @@ def test_any_command_line(words: list[str]) -> None:
 
 def allowed(hint: Any) -> st.SearchStrategy[Any]:
     """Values that a field takes."""
+    if names := choices(hint):
+        return st.sampled_from(list(names))
     if get_origin(hint) is Annotated:
         base, limits = get_args(hint)
         low = limits.low if limits.low is not None else limits.above

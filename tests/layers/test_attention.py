@@ -18,6 +18,7 @@ from saf_titan.layers.qkv import SplitQKV
 from saf_titan.models.init import normal
 from saf_titan.ops.mixed_attention import cpu
 from saf_titan.ops.pattern import attention_rows
+from saf_titan.saf.install.guard import guard_heads
 
 B, T, H, D = 2, 24, 4, 8
 C = H * D
@@ -146,17 +147,17 @@ def test_static_heads_skip_their_projections_and_scores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_kv_heads", "static", "key_heads"),
+    ("num_kv_heads", "static", "kv_heads"),
     [(H, (2,), (0, 1, 2)), (GROUPED, (2,), (0, 0, 1)), (GROUPED, (0, 1), (0, 0)), (GROUPED, (1, 2, 3), (0,))],
 )
-def test_captures_live_heads_after_rope(num_kv_heads: int, static: tuple[int, ...], key_heads: tuple[int, ...]) -> None:
+def test_captures_live_heads_after_rope(num_kv_heads: int, static: tuple[int, ...], kv_heads: tuple[int, ...]) -> None:
     module = attention(num_kv_heads)
     module.set_static(static, *random_pattern(len(static)))
     live = tuple(head for head in range(H) if head not in static)
     seen = []
     module.capture = lambda q, k, *rest: seen.append((q.shape[2], k.shape[2], *rest))
     module(torch.randn(B, T, C), None)
-    assert seen == [(len(live), len(set(key_heads)), live, None, key_heads)]
+    assert seen == [(len(live), len(set(kv_heads)), live, None, kv_heads)]
 
 
 def test_keys_of_a_group_are_skipped_with_its_last_live_head() -> None:
@@ -178,10 +179,11 @@ def test_keys_of_a_group_are_skipped_with_its_last_live_head() -> None:
 def test_changing_heads_between_forward_and_recompute_is_an_error() -> None:
     module = attention()
     module.set_static((0,), *random_pattern(1))
+    guard_heads(module, [module])
     y = checkpoint(module, torch.randn(B, T, C, requires_grad=True), None, use_reentrant=False)
     # as many heads as before, so no shape gives the change away
     module.set_static((1,), *random_pattern(1))
-    with pytest.raises(RuntimeError, match="between steps"):
+    with pytest.raises(RuntimeError, match="between optimizer steps only"):
         y.sum().backward()
 
 

@@ -9,8 +9,8 @@ import torch
 from saf_titan.config import load_config, to_toml
 from saf_titan.ops.attention_stats import attention_stats
 from saf_titan.saf.calibrate.calibration import Calibration, CalibrationRecord
-from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.plan import StaticPlan
+from tests.saf.plans import plan_of
 
 Row = dict[str, Any]
 
@@ -117,7 +117,7 @@ def write_frozen_run(
 ) -> Path:
     """The folder of a finished run with a freeze."""
     statistics = statistics or calibration()
-    plan = make_plan(statistics, step=60, rate=rate, max_fit_kl=max_fit_kl, on_shortfall="warn")
+    plan = plan_of(statistics, step=60, rate=rate, max_fit_kl=max_fit_kl, on_shortfall="warn")
     write_run(folder, frozen_rows(plan), "--saf.enable=true", f"--saf.rate={rate}")
     target = folder / "saf" / "step-000060"
     target.mkdir(parents=True)

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from saf_titan.ops.attention_stats import attention_stats
-from saf_titan.ops.pattern import attention_rows
 from saf_titan.report.event import pooled_pattern, read_events
 from saf_titan.report.run_log import read_run
+from saf_titan.saf.fit.pattern import CompactPattern, DensePattern
 from saf_titan.saf.plan.plan import StaticHead
 from tests.report.runs import write_frozen_run
 
 
 def static_head(alpha_T: torch.Tensor, rho_T: torch.Tensor) -> StaticHead:
-    return StaticHead(0, 0, alpha_T.float(), rho_T.float(), score=0.0, fit_kl=0.0, rank=0, step=1)
+    return StaticHead(0, 0, CompactPattern(alpha_T.float(), rho_T.float()), score=0.0, fit_kl=0.0, rank=0, step=1)
 
 
 @pytest.mark.parametrize(("T", "num_blocks"), [(1, 1), (7, 7), (40, 8), (41, 8), (64, 64), (130, 64)])
@@ -103,6 +103,6 @@ def test_a_damaged_file_becomes_a_problem(tmp_path: Path, name: str, damage: str
 def test_a_dense_pattern_is_pooled_itself() -> None:
     T = 40
     head = static_head(torch.linspace(-2, 1, T), torch.zeros(T))
-    p_TT = attention_rows(head.alpha_T[None], head.rho_T[None], 0, T)[0]
-    dense = dataclasses.replace(static_head(torch.zeros(T), torch.zeros(T)), p_TT=p_TT)
+    p_TT = head.pattern.rows(0, T).float()
+    dense = dataclasses.replace(head, pattern=DensePattern(p_TT, CompactPattern(torch.zeros(T), torch.zeros(T))))
     torch.testing.assert_close(pooled_pattern(dense, 8), pooled_pattern(head, 8), rtol=1e-5, atol=1e-6)

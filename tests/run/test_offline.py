@@ -14,10 +14,10 @@ from saf_titan.run.resume import MODEL_KEY, PLAN_KEY, model_identity
 from saf_titan.saf.__main__ import main
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.install.checkpoint import write_checkpoint
-from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.plan import StaticPlan
 from tests.data.corpus import write_corpus
 from tests.saf import synthetic
+from tests.saf.plans import plan_of
 
 L, H, T = 2, 3, synthetic.T
 NO_SELECTOR = ("variance", "kl")
@@ -54,7 +54,7 @@ def write(run_folder: Path, name: str, plan: StaticPlan | None) -> Path:
 
 def plan(rate: float, content: str = "mean") -> StaticPlan:
     scores = [[0.1, 0.2, 0.9], [0.3, 0.4, 0.8]]
-    return make_plan(synthetic.calibration(scores), step=4, rate=rate, content=content)
+    return plan_of(synthetic.calibration(scores), step=4, rate=rate, content=content)
 
 
 @pytest.mark.parametrize("content", ["mean", "prune"])

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from saf_titan.heads.names import parse_heads
 from saf_titan.saf.__main__ import main
-from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.plan import StaticPlan
+from tests.saf.plans import plan_of
 from tests.saf.synthetic import calibration
 
 DATA = calibration([[0.1, 0.4, 0.8], [0.2, 0.3, 0.9]], unfit=((0, 0),))
@@ -17,7 +16,7 @@ DATA = calibration([[0.1, 0.4, 0.8], [0.2, 0.3, 0.9]], unfit=((0, 0),))
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     DATA.save(tmp_path / "stats")
-    make_plan(DATA, step=0, rate=0.5).save(tmp_path / "plan")
+    plan_of(DATA, step=0, rate=0.5).save(tmp_path / "plan")
     return tmp_path
 
 
@@ -41,13 +40,13 @@ def test_select_fits_by_the_method_it_is_given(files: Path) -> None:
     def pattern(method: str) -> torch.Tensor:
         words = ["--rate", "0.5", "--fit-method", method, "--max-fit-kl", "9", "--out", str(files / method)]
         assert main(["select", str(files / "stats"), *words]) == 0
-        return StaticPlan.load(files / method).heads[0].rho_T
+        return StaticPlan.load(files / method).heads[0].pattern.vectors[1]
 
     assert not torch.equal(pattern("adam400"), pattern("lbfgs"))
 
 
 def test_show_names_the_files_of_a_folder(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_plan(DATA, step=0, rate=0.5).save(files / "plan.safetensors")
+    plan_of(DATA, step=0, rate=0.5).save(files / "plan.safetensors")
     for missing in (files, files / "plan.safetensor"):
         assert main(["show", str(missing)]) == 2
         assert f"{files} has plan.safetensors" in capsys.readouterr().err
@@ -85,10 +84,3 @@ def test_mistakes_are_one_line(files: Path, capsys: pytest.CaptureFixture[str]) 
         assert error.startswith("error: ")
         assert error.count("\n") == 1
     assert not (files / "never").exists()
-
-
-def test_heads_are_read_by_name() -> None:
-    assert parse_heads("L0H3, L12H1") == [(0, 3), (12, 1)]
-    assert parse_heads("") == []
-    with pytest.raises(ValueError, match="'H1' is not a head"):
-        parse_heads("L0H3,H1")

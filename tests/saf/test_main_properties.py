@@ -11,10 +11,10 @@ import torch
 
 from saf_titan.saf.__main__ import main
 from saf_titan.saf.install.checkpoint import write_checkpoint
-from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.plan import StaticPlan
 from tests.saf.install.test_checkpoint import checkpoint
 from tests.saf.install.test_rows import PLAN
+from tests.saf.plans import plan_of
 from tests.saf.synthetic import calibration
 
 STATS = calibration([[0.1, 0.4, 0.8], [0.2, 0.3, 0.9]])
@@ -55,7 +55,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     names = ("stats", "plan", "rows", "before", "after", "export", "config")
     files = {name: folder / name for name in names}
     STATS.save(files["stats"])
-    make_plan(STATS, step=0, rate=0.5).save(files["plan"])
+    plan_of(STATS, step=0, rate=0.5).save(files["plan"])
     PLAN.save(files["rows"])
     write_checkpoint(checkpoint(), files["before"])
     assert (

@@ -1,6 +1,6 @@
-"""Queries and keys on their way out of a model: one forward per batch, one layer after the other.
+"""Collect the queries and keys of attention layers while batches run through a model.
 
-Legend: B sequences, T time, U live query heads of a layer, K key heads, D head dim.
+Legend: B sequences, T time, U live query heads of a layer, K kv heads, D head dim.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class CaptureFn(Protocol):
-    """What an attention layer calls once a forward with what its scores are made of."""
+    """A function that an attention layer calls once in each forward, with the tensors its scores are made of."""
 
     def __call__(
         self,
@@ -27,12 +27,12 @@ class CaptureFn(Protocol):
         k_BTKD: Tensor,
         heads: tuple[int, ...],
         scale: float | None,
-        key_heads: tuple[int, ...] | None = None,
+        kv_heads: tuple[int, ...] | None = None,
     ) -> None:
         """Queries of the live heads and the keys, after RoPE.
 
         heads: number of each live head in the layer, ascending. scale: factor of the scores, None for 1 / sqrt(D).
-        key_heads: per live head, which of k's heads it reads; None if they are grouped evenly.
+        kv_heads: per live head, which of k's heads it reads; None if they are grouped evenly.
         """
 
 
@@ -44,14 +44,14 @@ class CapturableAttention(Protocol):
 
 
 class LayerCapture:
-    """Queries and keys of one layer's live heads, a pair a batch."""
+    """The queries and keys of one layer's live heads, one pair of tensors for each batch."""
 
     def __init__(self, wanted: Collection[int] | None, *, clone: bool) -> None:
         """wanted: the heads to keep, all live ones if None. clone: whether they must outlive the forward."""
         self._wanted, self._clone = wanted, clone
         self._queries: list[Tensor] = []
         self._keys: list[Tensor] = []
-        self._key_heads: tuple[int, ...] = ()
+        self._kv_heads: tuple[int, ...] = ()
         self.heads: tuple[int, ...] = ()
         """Heads whose queries are here, ascending."""
         self.scale: float | None = None
@@ -63,36 +63,37 @@ class LayerCapture:
         k_BTKD: Tensor,
         heads: tuple[int, ...],
         scale: float | None,
-        key_heads: tuple[int, ...] | None,
+        kv_heads: tuple[int, ...] | None,
     ) -> None:
-        """What a `CaptureFn` is called with."""
+        """Keep one forward's queries and keys; the arguments are those of `CaptureFn`."""
         U, K = q_BTUD.shape[2], k_BTKD.shape[2]
-        if key_heads is None:
+        if kv_heads is None:
             if K == 0 or U % K:
-                raise ValueError(f"{U} live heads are not evenly grouped over {K} key heads: pass key_heads")
-            key_heads = tuple(u // (U // K) for u in range(U))
-        assert len(heads) == len(key_heads) == U
+                raise ValueError(f"{U} live heads are not evenly grouped over {K} kv heads: pass kv_heads")
+            kv_heads = tuple(u // (U // K) for u in range(U))
+        assert len(heads) == len(kv_heads) == U
         self.num_calls += 1
         if self._wanted is not None:
             kept = [u for u, head in enumerate(heads) if head in self._wanted]
             q_BTUD, heads = q_BTUD[:, :, kept], tuple(heads[u] for u in kept)
-            key_heads = tuple(key_heads[u] for u in kept)
+            kv_heads = tuple(kv_heads[u] for u in kept)
         if not heads:
             return
-        self.heads, self.scale, self._key_heads = tuple(heads), scale, key_heads
+        self.heads, self.scale, self._kv_heads = tuple(heads), scale, kv_heads
         self._queries.append(q_BTUD.clone() if self._clone else q_BTUD)
         self._keys.append(k_BTKD.clone() if self._clone else k_BTKD)
 
     def of_all_sequences(self, exchange: HeadExchange, first_owner: int) -> tuple[Tensor, Tensor]:
-        """Queries and keys of this rank's share of the heads, of the sequences of all ranks; one key head a query head.
+        """Return queries and keys of this rank's share of the heads, for the sequences of all ranks.
 
-        They are handed over: the capture is empty of tensors afterwards.
+        Keys are repeated so that each query head has its own. The capture gives its tensors away and is empty
+        afterwards.
         """
         q_BTUD, k_BTKD = torch.cat(self._queries), torch.cat(self._keys)
         self._queries, self._keys = [], []
         q_BTUD = exchange.heads_of_all_sequences(q_BTUD, first_owner)
-        # spread over query heads first, so that queries and keys travel alike
-        return q_BTUD, exchange.heads_of_all_sequences(k_BTKD[:, :, list(self._key_heads)], first_owner)
+        # repeat keys for their query heads first, so that queries and keys are exchanged in the same way
+        return q_BTUD, exchange.heads_of_all_sequences(k_BTKD[:, :, list(self._kv_heads)], first_owner)
 
 
 def capture_layers(
@@ -129,10 +130,10 @@ def capture_layers(
             k_BTKD: Tensor,
             heads: tuple[int, ...],
             scale: float | None,
-            key_heads: tuple[int, ...] | None = None,
+            kv_heads: tuple[int, ...] | None = None,
         ) -> None:
             if heads:
-                captures[layer].add(q_BTUD, k_BTKD, heads, scale, key_heads)
+                captures[layer].add(q_BTUD, k_BTKD, heads, scale, kv_heads)
                 if at_once and captures[layer].heads:
                     reduce(layer, captures[layer])
 

@@ -1,15 +1,7 @@
 """Dense patterns of chosen heads: a second look at the calibration sequences, for controls of the compact family.
 
-With s[b, i, j] the scores and P[b, i, j] the attention of sequence b (arXiv 2609.34650, pattern contents):
-
-    dense_mean   the mean of P over sequences: what the compact fit approximates
-    sharp        softmax of the mean of s
-    gaussian     softmax of one draw from N(mean of s, variance of s), cell by cell
-    dirichlet    one draw of each row from Dirichlet(16 c_i mean P[i]), its precision c_i from the moments of the row:
-                 c_i = (1 - sum_j mean^2) / (sum_j variance of P) - 1; parameters are kept within 1e-2 .. 1e6
-
-Variances are unbiased. Rows are worked on in blocks, all sequences of a block at once, so that beside the result itself
-O(T) memory is enough. A head's draws depend on the seed and its place in the model alone.
+The contents are files in `contents/`. Rows are worked on in blocks, all sequences of a block at once, so that O(T)
+memory beside the result itself is enough. A head's draws depend on the seed and its place in the model alone.
 
 Legend: N heads, B sequences, T time, D head dim, R rows of a block, J keys that it sees.
 """
@@ -28,9 +20,10 @@ from saf_titan.heads.names import Head
 from saf_titan.ops.attention_stats import map_heads
 from saf_titan.saf.calibrate.capture import Batch, CapturableAttention, LayerCapture, Progress, capture_layers
 from saf_titan.saf.calibrate.exchange import HeadExchange, sum_over_ranks
-from saf_titan.saf.fit.contents import slot_generator
+from saf_titan.saf.fit.content import RowMaker
+from saf_titan.saf.fit.registry import DENSE_CONTENTS
+from saf_titan.saf.fit.slots import slot_generator
 
-_DIRICHLET_SCALE, _DIRICHLET_RANGE = 16.0, (1e-2, 1e6)
 _TILE_ELEMENTS = 1 << 20
 
 
@@ -60,9 +53,10 @@ def dense_patterns(
     Args:
         attentions, batches, forward, group, progress: as in `calibrate`; the same batches will do. One forward a batch.
         heads: (layer, head), each once.
-        content: one of `dense_memory.DENSE_CONTENTS`.
+        content: the name of a dense content, see `registry.DENSE_CONTENTS`.
         seed: of the contents that draw.
     """
+    make_rows = DENSE_CONTENTS[content].rows
     place = {slot: n for n, slot in enumerate(heads)}
     wanted = {layer: [head for other, head in heads if other == layer] for layer, _ in heads}
     exchange, num_heads = HeadExchange(group), attentions[0].num_heads
@@ -81,7 +75,7 @@ def dense_patterns(
             u, item = share
             head = capture.heads[item]
             n, generator = place[layer, head], slot_generator(seed, layer * num_heads + head)
-            kl_N[n] = _fill_pattern(p_NTT[n], content, q_BTUD[:, :, u] * scale, k_BTUD[:, :, u], generator)
+            kl_N[n] = _fill_pattern(p_NTT[n], make_rows, q_BTUD[:, :, u] * scale, k_BTUD[:, :, u], generator)
 
         map_heads(fill, enumerate(exchange.owned(len(capture.heads), exchange.rank, layer)), q_BTUD.device)
         done += len(capture.heads)
@@ -99,7 +93,7 @@ def dense_patterns(
     return DensePatterns(p_NTT, kl_N)
 
 
-def _fill_pattern(p_TT: Tensor, content: str, q_BTD: Tensor, k_BTD: Tensor, generator: torch.Generator) -> float:
+def _fill_pattern(p_TT: Tensor, make_rows: RowMaker, q_BTD: Tensor, k_BTD: Tensor, generator: torch.Generator) -> float:
     """Write one head's pattern to p_TT, block by block; returns its KL from the mean attention."""
     B, T, _ = q_BTD.shape
     tiny = torch.finfo(torch.float32).tiny
@@ -112,40 +106,8 @@ def _fill_pattern(p_TT: Tensor, content: str, q_BTD: Tensor, k_BTD: Tensor, gene
         future_RJ = torch.ones(stop - start, stop, dtype=torch.bool, device=q_BTD.device).triu(start + 1)
         probs_BRJ = scores_BRJ.masked_fill(future_RJ, -math.inf).softmax(2)
         mean_RJ = probs_BRJ.mean(0)
-        p_RJ = _ROWS[content](scores_BRJ, probs_BRJ, future_RJ, generator).to(mean_RJ)
+        p_RJ = make_rows(scores_BRJ, probs_BRJ, future_RJ, generator).to(mean_RJ)
         p_TT[start:stop, :stop] = p_RJ
         log_ratio_RJ = mean_RJ.clamp(min=tiny).log() - p_RJ.clamp(min=tiny).log()
         total += (mean_RJ * log_ratio_RJ).sum(dtype=torch.float64).item()
     return max(total / T, 0.0)
-
-
-def _mean(scores_BRJ: Tensor, probs_BRJ: Tensor, future_RJ: Tensor, generator: torch.Generator) -> Tensor:
-    return probs_BRJ.mean(0)
-
-
-def _sharp(scores_BRJ: Tensor, probs_BRJ: Tensor, future_RJ: Tensor, generator: torch.Generator) -> Tensor:
-    return scores_BRJ.mean(0).masked_fill(future_RJ, -math.inf).softmax(1)
-
-
-def _gaussian(scores_BRJ: Tensor, probs_BRJ: Tensor, future_RJ: Tensor, generator: torch.Generator) -> Tensor:
-    noise_RJ = torch.randn(future_RJ.shape, generator=generator).to(scores_BRJ)
-    drawn_RJ = scores_BRJ.mean(0) + scores_BRJ.std(0) * noise_RJ
-    return drawn_RJ.masked_fill(future_RJ, -math.inf).softmax(1)
-
-
-def _dirichlet(scores_BRJ: Tensor, probs_BRJ: Tensor, future_RJ: Tensor, generator: torch.Generator) -> Tensor:
-    # gamma variates are drawn on the CPU, where the generator is
-    mean_RJ, variance_RJ = probs_BRJ.mean(0).double().cpu(), probs_BRJ.var(0).double().cpu()
-    spread_R1 = variance_RJ.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
-    precision_R1 = (1 - mean_RJ.square().sum(1, keepdim=True)) / spread_R1 - 1
-    parameters_RJ = (_DIRICHLET_SCALE * precision_R1 * mean_RJ).clamp(*_DIRICHLET_RANGE)
-    drawn_RJ = torch._standard_gamma(parameters_RJ, generator=generator).masked_fill(future_RJ.cpu(), 0.0)
-    return drawn_RJ / drawn_RJ.sum(1, keepdim=True)
-
-
-_ROWS: dict[str, Callable[[Tensor, Tensor, Tensor, torch.Generator], Tensor]] = {
-    "dense_mean": _mean,
-    "sharp": _sharp,
-    "gaussian": _gaussian,
-    "dirichlet": _dirichlet,
-}

@@ -1,9 +1,6 @@
-"""Contents that need a T x T matrix for each head, and how much memory may go into them. Imports no torch."""
+"""The memory that T x T matrices of heads take, and whether it is within a limit. Imports no torch."""
 
 from __future__ import annotations
-
-DENSE_CONTENTS = ("dense_mean", "sharp", "gaussian", "dirichlet")
-"""Controls that no two vectors can describe; see `dense.py` for what they are."""
 
 _BYTES_A_CELL = 4
 _GIB = 1024**3

@@ -15,16 +15,18 @@ Legend: H heads, T time (query i, key j, lag k = i - j), X = 2 T coordinates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from saf_titan.heads.names import Head
+from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.fit import lbfgs
 from saf_titan.saf.fit.compact import Marginals, fix_gauge, marginals, uniform_masses
+from saf_titan.saf.fit.method import FitMethod
 
-FitMethod = Literal["lbfgs", "ipf", "adam400"]
 _SMOOTHING = 1e-6
 _IPF_ROUNDS = 10
 _MIN_MASS = 1e-3
@@ -93,6 +95,24 @@ def fit_compact(
         residual_H=_Target(c_HT, d_HT, columns).residual(fitted),
         iterations=iterations,
     )
+
+
+def fit_heads(
+    calibration: Calibration,
+    heads: Sequence[Head],
+    *,
+    method: FitMethod = "lbfgs",
+    columns: bool = True,
+    tol: float = 1e-5,
+) -> CompactFit:
+    """Fit the (layer, head) slots of a calibration; the arguments and errors are those of `fit_compact`."""
+    return fit_compact(*head_statistics(calibration, heads), method=method, columns=columns, tol=tol)
+
+
+def head_statistics(calibration: Calibration, heads: Sequence[Head]) -> tuple[Tensor, Tensor, Tensor]:
+    """Column masses (N, T), diagonal masses (N, T) and negative entropies (N,) of N (layer, head) slots."""
+    index = tuple(torch.tensor(heads).T)
+    return calibration.column_mass_LHT[index], calibration.diagonal_mass_LHT[index], calibration.neg_entropy_LH[index]
 
 
 def compact_kl(

@@ -1,4 +1,4 @@
-"""Values that make up for a frozen pattern: a static head's value projection, solved again by ridge regression.
+"""Compensated values: solve the value projection of a static head again, by ridge regression.
 
 With the pattern fixed a static head still owns its value projection W. On calibration data the live head gave
 y = P x W^T; the frozen one gives P_fit x W^T. With z = P_fit x the rows that come nearest to the live output are
@@ -6,8 +6,8 @@ y = P x W^T; the frozen one gives P_fit x W^T. With z = P_fit x the rows that co
     argmin_W  |z W^T - y|^2 + strength * (tr(z^T z) / C) * |W - W_before|^2
 
 The penalty is relative to the mean square of z, so that `strength` has no unit. It is chosen for each head by two-fold
-cross-validation over sequences: rows solved on one half must bring the output nearer on the other. Whether the model
-gains by the new rows is for the caller to measure. Meant for heads frozen without further training.
+cross-validation over sequences: rows solved on one half must bring the output nearer on the other. The caller must
+measure whether the model gains by the new rows. This is for heads that are frozen without further training.
 
 Legend: B sequences, T time, C model dim, D head dim.
 """
@@ -134,7 +134,7 @@ def compensated_values(
     Raises ValueError where heads share their values (grouped queries), for patterns that are not compact, and for less
     than two sequences.
     """
-    if plan.is_dense:
+    if not plan.is_compact:
         raise ValueError(f"values can be compensated for compact patterns alone, and the plan's are {plan.content}")
     # ranks with a single sequence make up both halves between them
     first_half = HeadExchange(group).rank % 2
@@ -158,7 +158,7 @@ class _HeadWatcher:
     """The regressions of one head on every other sequence and on those between, fed by hooks on its layer."""
 
     def __init__(self, attention: CompensableAttention, head: StaticHead, first_half: int) -> None:
-        """first_half: that of the first sequence."""
+        """first_half: index (0 or 1) of the cross-validation half that the first sequence belongs to."""
         self.attention, self.head = attention, head
         self._next_half = first_half
         self.halves: tuple[ValueRegression, ValueRegression] | None = None
@@ -185,7 +185,7 @@ class _HeadWatcher:
             )
         if self.halves is None:
             device = o_BTHD.device
-            pattern = prepare_pattern(*(x_T.unsqueeze(0).to(device) for x_T in (self.head.alpha_T, self.head.rho_T)))
+            pattern = prepare_pattern(*(x_T.unsqueeze(0).to(device) for x_T in self.head.pattern.vectors))
             self.halves = ValueRegression(pattern, wv_XC.shape[1], D), ValueRegression(pattern, wv_XC.shape[1], D)
             self.before_DC = wv_XC.detach()[self.head.head * D : (self.head.head + 1) * D].clone()
         for x_TC, y_TD in zip(self._x_BTC, o_BTHD[:, :, self.head.head], strict=True):

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from saf_titan.saf.fit.contents import PRUNE
+from saf_titan.heads.kv_groups import UnusedHeads
+from saf_titan.saf.fit.pattern import PatternedLayer
 from saf_titan.saf.plan.plan import StaticPlan
 
 OptimizerState = Mapping[Tensor, dict[str, Any]]
@@ -22,7 +23,7 @@ OptimizerState = Mapping[Tensor, dict[str, Any]]
 
 
 class Projections(Protocol):
-    """Separate query, key and value projections with one block of rows a head, of keys and values a key head."""
+    """Separate query, key and value projections with one block of rows a head, of keys and values a kv head."""
 
     wq: nn.Linear
     wk: nn.Linear
@@ -30,12 +31,12 @@ class Projections(Protocol):
 
     def head_rows(self, heads: Sequence[int]) -> Tensor: ...
 
-    def unread_key_heads(self, static: Sequence[int]) -> tuple[int, ...]:
-        """Key heads that only query heads of ``static`` read."""
+    def unused_heads(self, static: Sequence[int], *, frees_values: bool) -> UnusedHeads:
+        """What the static query heads ``static`` no longer use."""
 
 
-class FreezableAttention(Protocol):
-    """What installation asks of an attention layer."""
+class FreezableAttention(PatternedLayer, Protocol):
+    """What `install` and `zero_unused_weights` need of an attention layer."""
 
     wo: nn.Linear
 
@@ -45,12 +46,6 @@ class FreezableAttention(Protocol):
     @property
     def static_heads(self) -> tuple[int, ...]: ...
 
-    def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None: ...
-
-    def set_dense(self, heads: tuple[int, ...], p_STT: Tensor) -> None: ...
-
-    def set_pruned(self, heads: tuple[int, ...]) -> None: ...
-
     def set_live(self) -> None: ...
 
 
@@ -58,20 +53,16 @@ def install(attentions: Sequence[FreezableAttention], plan: StaticPlan | None) -
     """Make exactly the heads of ``plan`` static in ``attentions`` (one a layer, in order); None: no head."""
     layers = plan.layers() if plan is not None else {}
     for layer, attention in enumerate(attentions):
-        if plan is None or layer not in layers:
-            if attention.static_heads:
-                attention.set_live()
-        elif plan.content == PRUNE:
-            attention.set_pruned(layers[layer][0])
-        elif plan.is_dense:
-            attention.set_dense(layers[layer][0], plan.dense_patterns(layer))
-        else:
-            attention.set_static(*layers[layer])
+        if heads := layers.get(layer):
+            patterns = [head.pattern for head in heads]
+            patterns[0].install(attention, tuple(head.head for head in heads), patterns)
+        elif attention.static_heads:
+            attention.set_live()
 
 
 @dataclass(frozen=True)
 class Overwritten:
-    """What stood in weights and moments before they were changed, this rank's share of it."""
+    """The former values of changed weights and moments, of this rank's shards."""
 
     pieces: tuple[tuple[Tensor, Tensor, Tensor], ...]
     """(local tensor, mask of its changed elements, their values)."""
@@ -89,19 +80,23 @@ def zero_unused_weights(
 ) -> Overwritten:
     """Zero the weights that the plan's heads no longer use, and their moments, in place.
 
-    These are the query and key rows; of pruned heads also the value rows and the columns of the output. With grouped
-    queries the rows of a key head go only with its whole group.
+    Which weights these are is decided in `heads.kv_groups.unused_heads`.
     """
     pieces = []
-    for layer, (heads, _, _) in plan.layers().items():
+    for layer, heads in plan.layers().items():
         qkv, wo = attentions[layer].qkv_linear, attentions[layer].wo
-        rows, key_rows = qkv.head_rows(heads), qkv.head_rows(qkv.unread_key_heads(heads))
-        unused = [(qkv.wq.weight, 0, rows), (qkv.wk.weight, 0, key_rows)]
-        if plan.content == PRUNE:
-            unused += [(qkv.wv.weight, 0, key_rows), (wo.weight, 1, rows)]
-        for weight, dim, indices in unused:
+        unused = qkv.unused_heads([head.head for head in heads], frees_values=plan.frees_values)
+        slices = (
+            (qkv.wq.weight, 0, unused.q),
+            (qkv.wk.weight, 0, unused.k),
+            (qkv.wv.weight, 0, unused.v),
+            (wo.weight, 1, unused.o),
+        )
+        for weight, dim, blocks in slices:
+            if not blocks:
+                continue
             for tensor in (weight, *_moments(weight, optimizer_state)):
-                local, mask = _local_slices(tensor, dim, indices)
+                local, mask = _local_slices(tensor, dim, qkv.head_rows(blocks))
                 pieces.append((local, mask, local[mask]))
                 local.masked_fill_(mask, 0.0)
     return Overwritten(tuple(pieces))
@@ -129,14 +124,14 @@ def _moments(weight: Tensor, optimizer_state: OptimizerState) -> Iterator[Tensor
 
 
 def _local_slices(tensor: Tensor, dim: int, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """This rank's part of a plain or sharded matrix, and a mask of the elements of whole rows (columns) in it."""
+    """Return this rank's part of a plain or sharded matrix, and a mask of the given rows (columns) in that part."""
     mask = torch.zeros(tensor.shape, dtype=torch.bool, device=tensor.device)
     mask.index_fill_(dim, indices.to(tensor.device), True)
     return _local(tensor, tensor), _local(mask, tensor)
 
 
 def _local(tensor: Tensor, like: Tensor) -> Tensor:
-    """This rank's part of a tensor of the shape of ``like``, sharded as that is."""
+    """Return this rank's part of a tensor, sharded in the way that ``like`` of the same shape is sharded."""
     if isinstance(tensor, DTensor):
         return tensor.to_local()
     if isinstance(like, DTensor):

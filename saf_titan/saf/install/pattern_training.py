@@ -1,4 +1,4 @@
-"""Patterns that go on learning: alpha and rho of static heads under an AdamW of their own, without decay.
+"""Train the patterns: alpha and rho of static heads are updated by an AdamW of their own, without decay.
 
 The gradients are those of the prepared patterns' logits: preparing shifts alpha and rho by constants (the gauge), so
 the derivative by the shifted and by the plain vectors is the same. After each update the patterns are prepared anew.
@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from saf_titan.saf.fit.pattern import CompactPattern, Pattern
 from saf_titan.saf.plan.plan import StaticPlan
 
 
@@ -44,12 +45,12 @@ class PatternTraining:
         # a parameter a head: its moments go on when other heads of the layer join or leave
         self._vectors = {
             (head.layer, head.head): (
-                torch.nn.Parameter(head.alpha_T.detach().clone()),
-                torch.nn.Parameter(head.rho_T.detach().clone()),
+                torch.nn.Parameter(head.pattern.vectors[0].detach().clone()),
+                torch.nn.Parameter(head.pattern.vectors[1].detach().clone()),
             )
             for head in plan.heads
         }
-        self._layers = {layer: heads for layer, (heads, _, _) in plan.layers().items()}
+        self._layers = {layer: tuple(head.head for head in heads) for layer, heads in plan.layers().items()}
         parameters = [vector for vectors in self._vectors.values() for vector in vectors]
         self._optimizer = torch.optim.AdamW(parameters, lr=lr, betas=(0.9, 0.95), weight_decay=0.0)
         self._prepare()
@@ -83,7 +84,7 @@ class PatternTraining:
         }
 
     def load_moments(self, moments: Mapping[str, Tensor]) -> None:
-        """Inverse of :meth:`moments`; heads that have none there begin without, others' are ignored."""
+        """Load what :meth:`moments` returned. Heads without saved moments start with none; other heads' are ignored."""
         for prefix, vector_T in self._named_vectors():
             state = {name.removeprefix(prefix): x.clone() for name, x in moments.items() if name.startswith(prefix)}
             if state:
@@ -106,8 +107,12 @@ class PatternTraining:
 
     def _update_plan(self) -> None:
         heads = tuple(
-            dataclasses.replace(head, alpha_T=alpha_T.detach().cpu().clone(), rho_T=rho_T.detach().cpu().clone())
+            dataclasses.replace(head, pattern=_trained(head.pattern, *self._vectors[head.slot]))
             for head in self.plan.heads
-            for alpha_T, rho_T in [self._vectors[head.layer, head.head]]
         )
         self.plan = dataclasses.replace(self.plan, heads=heads)
+
+
+def _trained(pattern: Pattern, alpha_T: Tensor, rho_T: Tensor) -> CompactPattern:
+    assert isinstance(pattern, CompactPattern)
+    return dataclasses.replace(pattern, alpha_T=alpha_T.detach().cpu().clone(), rho_T=rho_T.detach().cpu().clone())

@@ -1,8 +1,7 @@
-"""What static heads no longer use in a set of named weights: zeroed, removed, and put back.
+"""Zero, remove and restore the rows and columns that static heads no longer use, in a set of named weights.
 
-These are query and key rows; of pruned heads also value rows and output columns. Names are torchtitan's:
+Which rows and columns these are is decided in `heads.kv_groups.unused_heads`. Names are torchtitan's:
 `layers.<l>.attention.<...>wq.weight` and so on, alone or as part of an optimizer's names.
-With grouped queries (K < H) a key head belongs to a static head only if all query heads of its group are static.
 
 Legend: H query heads, K kv heads, D head dim.
 """
@@ -16,8 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from saf_titan.heads.kv_groups import unread_key_heads
-from saf_titan.saf.fit.contents import PRUNE
+from saf_titan.heads.kv_groups import unused_heads
 from saf_titan.saf.plan.plan import StaticPlan
 
 _WEIGHT = re.compile(r"(?:^|\.)layers\.(\d+)\.attention\.(?:\w+\.)*w([qkvo])\.weight(?:\.\w+)?$")
@@ -27,12 +25,12 @@ class HeadShape(NamedTuple):
     """How the rows of a layer's query and key projections belong to heads."""
 
     num_heads: int
-    num_key_heads: int
+    num_kv_heads: int
     head_dim: int
 
 
 def find_shape(tensors: Mapping[str, Tensor], num_heads: int) -> HeadShape:
-    """The shape of a model from its weights and the number of its query heads, the one thing weights do not tell.
+    """Find the shape of a model from its weights and its number of query heads, which weights do not tell.
 
     Raises ValueError if there are no projections of the expected names, or num_heads cannot be right.
     """
@@ -51,7 +49,7 @@ def find_shape(tensors: Mapping[str, Tensor], num_heads: int) -> HeadShape:
 
 
 def count_layers(tensors: Mapping[str, Tensor]) -> int:
-    """The number of layers, from the names of their projections."""
+    """Count the layers by the names of their projections."""
     return 1 + max((int(match[1]) for name in tensors if (match := _WEIGHT.search(name))), default=-1)
 
 
@@ -59,28 +57,33 @@ class StaticRows:
     """Finds what belongs to a plan's heads in a tensor, by its name."""
 
     def __init__(self, plan: StaticPlan, shape: HeadShape) -> None:
-        self.shape, self.is_pruned = shape, plan.content == PRUNE
-        self.heads = {layer: set(heads) for layer, (heads, _, _) in plan.layers().items()}
-        highest = max((head for heads in self.heads.values() for head in heads), default=-1)
+        self.shape = shape
+        highest = max((head.head for head in plan.heads), default=-1)
         if highest >= shape.num_heads:
             raise ValueError(f"the plan has a head {highest}, but the model has {shape.num_heads} heads a layer")
+        self._unused = {
+            layer: unused_heads(
+                [head.head for head in heads],
+                num_heads=shape.num_heads,
+                num_kv_heads=shape.num_kv_heads,
+                frees_values=plan.frees_values,
+            )
+            for layer, heads in plan.layers().items()
+        }
 
     def live(self, name: str) -> tuple[int, Tensor] | None:
-        """Along which dimension a tensor is divided into heads, and which of its entries there are in use (bool).
+        """Return the dimension along which a tensor is divided into heads, and a mask of its entries that are in use.
 
-        None if all are, or the tensor is no projection.
+        Returns None if all entries are in use, or if the tensor is no projection.
         """
         match = _WEIGHT.search(name)
-        if match is None or (match[2] in "vo" and not self.is_pruned):
+        if match is None or int(match[1]) not in self._unused:
             return None
-        # a block of query rows, or of output columns, is a group of one
-        num_blocks = self.shape.num_heads if match[2] in "qo" else self.shape.num_key_heads
-        static = self.heads.get(int(match[1]), set())
-        unread = unread_key_heads(static, num_heads=self.shape.num_heads, num_key_heads=num_blocks)
-        if not unread:
+        unused = getattr(self._unused[int(match[1])], match[2])
+        if not unused:
             return None
-        live = torch.ones(num_blocks, dtype=torch.bool)
-        live[list(unread)] = False
+        live = torch.ones(self.shape.num_heads if match[2] in "qo" else self.shape.num_kv_heads, dtype=torch.bool)
+        live[list(unused)] = False
         return int(match[2] == "o"), live.repeat_interleave(self.shape.head_dim)
 
 
@@ -88,7 +91,7 @@ def zero_rows(tensors: Mapping[str, Tensor], rows: StaticRows) -> list[str]:
     """Zero the static rows of weights and moments in place; returns the names of the changed tensors."""
     changed = []
     for name, tensor in tensors.items():
-        # an optimizer also has scalars by that name
+        # the optimizer also has scalars under such names
         if tensor.ndim == 2 and (found := rows.live(name)):
             dim, live = found
             tensor.index_fill_(dim, (~live).nonzero().flatten(), 0)

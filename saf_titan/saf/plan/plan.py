@@ -1,11 +1,12 @@
 """The plan of static heads: which heads are static, with which pattern, and why. Plain data, stored with the model.
 
-Legend: N static heads, H static heads of one layer, T time.
+Legend: N static heads of the model, T time.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -15,9 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from saf_titan.heads.names import Head, head_name
 from saf_titan.saf import container
 from saf_titan.saf.calibrate.calibration import CalibrationRecord
-from saf_titan.saf.fit.dense_memory import DENSE_CONTENTS
+from saf_titan.saf.fit.content import CompactContent, DenseContent, PrunedContent
+from saf_titan.saf.fit.pattern import CompactPattern, DensePattern, Pattern, PrunedPattern
+from saf_titan.saf.fit.registry import CONTENTS
 
 _KIND = "static_plan"
 PLAN_VERSION = 1
@@ -25,14 +29,11 @@ PLAN_VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class StaticHead:
-    """One head replaced by the fixed pattern P[i, j] = exp(alpha[j] + rho[i - j]) / Z[i], or by the matrix `p_TT`."""
+    """One head whose attention is replaced by a fixed pattern."""
 
     layer: int
     head: int
-    alpha_T: Tensor
-    """Key weights, float32 (T_fit,), in the gauge of `compact.fix_gauge`."""
-    rho_T: Tensor
-    """Lag weights, float32 (T_fit,)."""
+    pattern: Pattern
     score: float
     fit_kl: float
     """Mean KL of a row from the mean attention to the pattern, nats; 0 for a pattern that was not fitted."""
@@ -40,11 +41,16 @@ class StaticHead:
     """Place in the ranking of its event, from 0."""
     step: int
     """Training step at which the head became static."""
-    fft_error: float | None = None
-    """Certified error of float32 FFT mixing, as a share of the largest value row; see `ops.prepare_pattern`."""
-    p_TT: Tensor | None = None
-    """Of a dense content: the pattern itself, float32 (T_fit, T_fit). alpha and rho are then the compact fit to the
-    head's mean attention, and describe the head alone."""
+
+    @property
+    def slot(self) -> Head:
+        """(layer, head)."""
+        return self.layer, self.head
+
+    @property
+    def name(self) -> str:
+        """For example ``L3H5``."""
+        return head_name(self.layer, self.head)
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,11 @@ class SkippedHead:
     score: float
     fit_kl: float | None
     reason: str
+
+    @property
+    def name(self) -> str:
+        """For example ``L3H5``."""
+        return head_name(self.layer, self.head)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,53 +86,40 @@ class StaticPlan:
     version: int = PLAN_VERSION
 
     def __post_init__(self) -> None:
-        slots = [(head.layer, head.head) for head in self.heads]
+        slots = [head.slot for head in self.heads]
         if slots != sorted(set(slots)):
             raise ValueError(f"the heads of a plan must be ascending and each there once, got {slots}")
         for head in self.heads:
-            for name, values_T in (("alpha", head.alpha_T), ("rho", head.rho_T)):
-                if values_T.shape != (self.T_fit,) or values_T.dtype != torch.float32 or not values_T.isfinite().all():
-                    raise ValueError(
-                        f"{name} of L{head.layer}H{head.head} must be finite float32 of length T_fit = {self.T_fit}, "
-                        f"got {values_T.dtype} {tuple(values_T.shape)}"
-                    )
-            if (head.p_TT is not None) != self.is_dense or (head.p_TT is not None and not self._fits(head.p_TT)):
-                raise ValueError(
-                    f"the pattern of L{head.layer}H{head.head}, content {self.content}, must be "
-                    f"{f'causal float32 rows of length {self.T_fit} that sum to 1' if self.is_dense else 'compact'}"
-                )
+            if problem := head.pattern.problem(self.T_fit):
+                raise ValueError(f"{head.name}, content {self.content}: {problem}")
+        expected = _PATTERN_TYPES.get(type(CONTENTS.get(self.content)))
+        if wrong := [head for head in self.heads if expected and not isinstance(head.pattern, expected)]:
+            raise ValueError(
+                f"{wrong[0].name}, content {self.content}: the pattern must be a {expected.noun if expected else ''}, "
+                f"got a {wrong[0].pattern.noun}"
+            )
 
     @property
-    def is_dense(self) -> bool:
-        """Whether the patterns are matrices."""
-        return self.content in DENSE_CONTENTS
+    def is_compact(self) -> bool:
+        """Whether every pattern is two vectors, which can be trained further."""
+        return all(head.pattern.is_compact for head in self.heads)
 
-    def _fits(self, p_TT: Tensor) -> bool:
-        shape = (self.T_fit, self.T_fit)
-        if p_TT.shape != shape or p_TT.dtype != torch.float32 or not (p_TT >= 0).all():
-            return False
-        return bool(p_TT.triu(1).sum() == 0 and ((p_TT.sum(1) - 1).abs() < 1e-4).all())
+    @property
+    def frees_values(self) -> bool:
+        """Whether static heads give up their values and output too, as pruned heads do."""
+        return any(head.pattern.frees_values for head in self.heads)
 
     @cached_property
     def digest(self) -> str:
         """sha256 of the content: equal digests mean equal plans."""
         return container.digest(self._header(), self._tensors())
 
-    def layers(self) -> dict[int, tuple[tuple[int, ...], Tensor, Tensor]]:
-        """Per layer with static heads: their numbers, ascending, alpha_HT and rho_HT."""
-        table = {}
-        for layer, group in groupby(self.heads, key=lambda head: head.layer):
-            heads = tuple(group)
-            alpha_HT, rho_HT = torch.stack([h.alpha_T for h in heads]), torch.stack([h.rho_T for h in heads])
-            table[layer] = (tuple(h.head for h in heads), alpha_HT, rho_HT)
-        return table
-
-    def dense_patterns(self, layer: int) -> Tensor:
-        """The matrices p_HTT of a layer's static heads, in the order of `layers`."""
-        return torch.stack([h.p_TT for h in self.heads if h.layer == layer and h.p_TT is not None])
+    def layers(self) -> dict[int, tuple[StaticHead, ...]]:
+        """The static heads of each layer that has any, ascending."""
+        return {layer: tuple(group) for layer, group in groupby(self.heads, key=lambda head: head.layer)}
 
     def extended_by(self, later: StaticPlan) -> StaticPlan:
-        """The plan after a later event added heads to this one (a ramp): everything but the heads is the later's.
+        """Return the plan after a later event of a ramp added heads; all other fields are those of `later`.
 
         Raises ValueError if the fits differ in length, the contents differ, or a head is in both.
         """
@@ -132,7 +130,7 @@ class StaticPlan:
                 f"plans of content {self.content!r} and {later.content!r} cannot be joined; keep "
                 f"saf.content = {self.content!r}"
             )
-        heads = tuple(sorted(self.heads + later.heads, key=lambda head: (head.layer, head.head)))
+        heads = tuple(sorted(self.heads + later.heads, key=lambda head: head.slot))
         return dataclasses.replace(later, heads=heads)
 
     def to_bytes(self) -> bytes:
@@ -143,10 +141,10 @@ class StaticPlan:
     def from_bytes(cls, data: bytes, *, source: str = "the data") -> StaticPlan:
         """Inverse of `to_bytes`. ValueError names `source` if it is damaged, edited or of an unknown version."""
         header, tensors = container.unpack(data, _KIND, PLAN_VERSION, source=source)
-        dense = tensors.get("p_NTT", [None] * len(header["heads"]))
-        patterns = zip(header["heads"], tensors["alpha_NT"], tensors["rho_NT"], dense, strict=True)
+        patterns = _read_patterns(header, tensors)
+        fields = [{name: value for name, value in head.items() if name != "fft_error"} for head in header["heads"]]
         return cls(
-            heads=tuple(StaticHead(**head, alpha_T=a_T, rho_T=r_T, p_TT=p_TT) for head, a_T, r_T, p_TT in patterns),
+            heads=tuple(StaticHead(**head, pattern=p) for head, p in zip(fields, patterns, strict=True)),
             skipped=tuple(SkippedHead(**head) for head in header["skipped"]),
             record=CalibrationRecord.from_json(header["record"]),
             **{name: header[name] for name in _SCALARS},
@@ -162,23 +160,45 @@ class StaticPlan:
         return cls.from_bytes(container.read_file(path, _KIND), source=str(path))
 
     def _header(self) -> dict[str, Any]:
-        head_fields = [f.name for f in dataclasses.fields(StaticHead) if f.name not in ("alpha_T", "rho_T", "p_TT")]
         return {
-            "heads": [{name: getattr(head, name) for name in head_fields} for head in self.heads],
+            "heads": [
+                {name: getattr(head, name) for name in _HEAD_SCALARS} | {"fft_error": head.pattern.fft_error}
+                for head in self.heads
+            ],
             "skipped": [dataclasses.asdict(head) for head in self.skipped],
             "record": self.record.to_json(),
             **{name: getattr(self, name) for name in _SCALARS},
         }
 
     def _tensors(self) -> dict[str, Tensor]:
-        empty = torch.zeros(0, self.T_fit)
-        tensors = {
-            "alpha_NT": torch.stack([head.alpha_T for head in self.heads]) if self.heads else empty,
-            "rho_NT": torch.stack([head.rho_T for head in self.heads]) if self.heads else empty,
-        }
-        if matrices := [head.p_TT for head in self.heads if head.p_TT is not None]:
+        vectors = [head.pattern.vectors for head in self.heads] or [(torch.zeros(0), torch.zeros(0))]
+        alpha_NT, rho_NT = (torch.stack(column) for column in zip(*vectors, strict=True))
+        tensors = {"alpha_NT": alpha_NT, "rho_NT": rho_NT}
+        if not self.heads:
+            tensors = {name: torch.zeros(0, self.T_fit) for name in tensors}
+        if matrices := [head.pattern.p_TT for head in self.heads if isinstance(head.pattern, DensePattern)]:
             tensors["p_NTT"] = torch.stack(matrices)
         return tensors
 
 
+def _read_patterns(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[Pattern]:
+    """The patterns of a file's heads. The tensors of pruned heads are zeros that stand for nothing."""
+    errors = [head.get("fft_error") for head in header["heads"]]
+    fits = [
+        CompactPattern(alpha_T, rho_T, error)
+        for alpha_T, rho_T, error in zip(tensors["alpha_NT"], tensors["rho_NT"], errors, strict=True)
+    ]
+    if "p_NTT" in tensors:
+        return [DensePattern(p_TT, fit) for p_TT, fit in zip(tensors["p_NTT"], fits, strict=True)]
+    if isinstance(CONTENTS.get(header["content"]), PrunedContent):
+        return [PrunedPattern(header["T_fit"]) for _ in fits]
+    return list(fits)
+
+
+_PATTERN_TYPES: dict[type, type[CompactPattern | DensePattern | PrunedPattern]] = {
+    CompactContent: CompactPattern,
+    DenseContent: DensePattern,
+    PrunedContent: PrunedPattern,
+}
+_HEAD_SCALARS = ("layer", "head", "score", "fit_kl", "rank", "step")
 _SCALARS = ("step", "selector", "content", "rate", "T_fit")

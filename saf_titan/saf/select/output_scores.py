@@ -29,7 +29,7 @@ from saf_titan.ops import StaticPattern, prepare_pattern, static_mix
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.calibrate.exchange import sum_over_ranks
 from saf_titan.saf.calibrate.watch import run_watched
-from saf_titan.saf.fit.fit import fit_compact
+from saf_titan.saf.fit.fit import fit_heads
 
 Batch = TypeVar("Batch")
 
@@ -168,11 +168,5 @@ class _Watcher:
 
 
 def _fitted_pattern(calibration: Calibration, layer: int, live: tuple[int, ...]) -> StaticPattern:
-    heads = list(live)
-    fit = fit_compact(
-        calibration.column_mass_LHT[layer, heads],
-        calibration.diagonal_mass_LHT[layer, heads],
-        calibration.neg_entropy_LH[layer, heads],
-        tol=1e-4,
-    )
+    fit = fit_heads(calibration, [(layer, head) for head in live], tol=1e-4)
     return prepare_pattern(fit.alpha_HT.float(), fit.rho_HT.float())

@@ -1,4 +1,4 @@
-"""Which heads become static: scores, their ranking, and how many.
+"""The order in which heads are tried, from the scores of a calibration.
 
 Every score is (L, H) with lower = more static, and NaN for a head that is static already.
 
@@ -15,19 +15,29 @@ from torch import Tensor
 
 from saf_titan.heads.names import Head, head_name
 from saf_titan.saf.calibrate.calibration import Calibration
+from saf_titan.saf.select.registry import SELECTORS
+from saf_titan.saf.select.selector import Ranking, SelectionSettings
 
 
-def scores(calibration: Calibration, selector: str, *, seed: int = 0) -> Tensor:
-    """Scores (L, H) of a selector: "variance" (the published default), "kl", one of `extra_scores`, or "random".
+def ranking(calibration: Calibration, selector: str, settings: SelectionSettings) -> Ranking:
+    """Rank the live heads by a selector.
 
-    seed: of "random" alone; its order does not depend on which heads are static already.
-    Raises ValueError for a selector this calibration has no scores for, and for scores of live heads that are not
-    finite: such a head would never be considered.
+    Raises ValueError if the calibration lacks the scores of the selector, or `settings` name layers or heads that do
+    not exist.
     """
-    if selector == "random":
-        generator = torch.Generator().manual_seed(seed)
-        random_LH = torch.rand(calibration.live_LH.shape, generator=generator, dtype=torch.float64)
-        return random_LH.masked_fill(~calibration.live_LH, math.nan)
+    rank = SELECTORS[selector].rank
+    if rank is not None:
+        return rank(calibration, settings)
+    scores_LH = measured_scores(calibration, selector)
+    return Ranking(selector, scores_LH, rank_heads(scores_LH, exclude_layers=settings.exclude_layers))
+
+
+def measured_scores(calibration: Calibration, selector: str) -> Tensor:
+    """Return the scores (L, H) that a calibration has under a selector's name, NaN for static heads.
+
+    Raises ValueError if there are none, and for scores of live heads that are not finite: such a head would never be
+    considered.
+    """
     score_LH = calibration.scores_of(selector)
     if broken := (calibration.live_LH & ~score_LH.isfinite()).nonzero().tolist():
         names = ", ".join(head_name(layer, head) for layer, head in broken)
@@ -35,8 +45,15 @@ def scores(calibration: Calibration, selector: str, *, seed: int = 0) -> Tensor:
     return score_LH.masked_fill(~calibration.live_LH, math.nan)
 
 
+def random_scores(calibration: Calibration, seed: int) -> Tensor:
+    """Draw scores (L, H) from `seed`; the order of two heads does not depend on which heads are static already."""
+    generator = torch.Generator().manual_seed(seed)
+    random_LH = torch.rand(calibration.live_LH.shape, generator=generator, dtype=torch.float64)
+    return random_LH.masked_fill(~calibration.live_LH, math.nan)
+
+
 def rank_heads(scores_LH: Tensor, *, exclude_layers: Collection[int] = ()) -> list[Head]:
-    """Heads by ascending (score, layer, head), without those of excluded layers and those that have no score."""
+    """Sort heads by ascending (score, layer, head); leave out excluded layers and heads without a score."""
     L, H = scores_LH.shape
     unknown = sorted(layer for layer in exclude_layers if not 0 <= layer < L)
     if unknown:
@@ -50,12 +67,12 @@ def rank_heads(scores_LH: Tensor, *, exclude_layers: Collection[int] = ()) -> li
 
 
 def live_heads(calibration: Calibration) -> list[Head]:
-    """The heads that a calibration has statistics of, ascending."""
+    """Return the heads that a calibration has statistics of, ascending."""
     return [(layer, head) for layer, head in calibration.live_LH.nonzero().tolist()]
 
 
 def require_live(calibration: Calibration, heads: Collection[Head]) -> None:
-    """ValueError, naming the others, unless a calibration has statistics of all of `heads`."""
+    """Raise ValueError, naming the others, unless a calibration has statistics of all of `heads`."""
     live = set(live_heads(calibration))
     if wrong := [head_name(layer, head) for layer, head in heads if (layer, head) not in live]:
         raise ValueError(f"the list of heads names {', '.join(wrong)}, which are not live heads of this model")

@@ -5,30 +5,11 @@ Legend: T time, H heads of a list.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Mapping
 
 from saf_titan.saf.calibrate.calibration import Calibration
-from saf_titan.saf.plan.plan import StaticHead, StaticPlan
-
-# beyond this lag a trained head's rho should be smooth: what is left is estimation noise
-_FAR_LAG = 128
-
-
-def describe_pattern(alpha_T: Tensor, rho_T: Tensor) -> dict[str, float]:
-    """The shape of a compact pattern in numbers.
-
-    alpha_range, rho_range: largest minus smallest, nats.
-    heavy_columns: keys with e^4 times the weight of the median key, sinks for the most part.
-    roughness: root mean square second difference of rho beyond lag 128, nats; 0 for a smooth decay or a short T.
-    """
-    far = rho_T[_FAR_LAG:].double()
-    return {
-        "alpha_range": (alpha_T.max() - alpha_T.min()).item(),
-        "rho_range": (rho_T.max() - rho_T.min()).item(),
-        "heavy_columns": float((alpha_T > alpha_T.median() + 4).sum()),
-        "roughness": far.diff(n=2).square().mean().sqrt().item() if len(far) > 2 else 0.0,
-    }
+from saf_titan.saf.fit.pattern import DensePattern
+from saf_titan.saf.plan.plan import StaticPlan
 
 
 def plan_table(plan: StaticPlan) -> str:
@@ -40,23 +21,31 @@ def plan_table(plan: StaticPlan) -> str:
         f"calibrated on {record.num_sequences} sequences of {record.seq_len} tokens, seed {record.seed}, "
         f"{record.source or 'source unknown'}",
         f"digest {plan.digest}",
-        *([f"patterns are T x T matrices, {_dense_size(plan)}; ranges are of the fit to the mean"] * plan.is_dense),
+        *_matrix_note(plan),
         "",
         f"{'head':<8}{'rank':>5}{'step':>8}{'score':>11}{'fit KL':>9}{'FFT error':>11}"
         f"{'alpha range':>13}{'rho range':>11}{'heavy':>7}{'rough':>8}",
     ]
     for head in plan.heads:
-        shape = describe_pattern(head.alpha_T, head.rho_T)
-        fft_error = f"{head.fft_error:.1e}" if head.fft_error is not None else "-"
+        fft_error = head.pattern.fft_error
         lines.append(
-            f"{_name(head):<8}{head.rank:>5}{head.step:>8}{head.score:>11.3e}{head.fit_kl:>9.4f}{fft_error:>11}"
-            f"{shape['alpha_range']:>13.1f}{shape['rho_range']:>11.1f}{shape['heavy_columns']:>7.0f}"
-            f"{shape['roughness']:>8.3f}"
+            f"{head.name:<8}{head.rank:>5}{head.step:>8}{head.score:>11.3e}{head.fit_kl:>9.4f}"
+            f"{f'{fft_error:.1e}' if fft_error is not None else '-':>11}{pattern_columns(head.pattern.describe())}"
         )
     if plan.skipped:
         lines += ["", "skipped"]
-        lines += [f"L{s.layer}H{s.head:<6} score {s.score:.3e}  {s.reason}" for s in plan.skipped]
+        lines += [f"{s.name:<8} score {s.score:.3e}  {s.reason}" for s in plan.skipped]
     return "\n".join(lines)
+
+
+def pattern_columns(shape: Mapping[str, float]) -> str:
+    """The numbers of `CompactPattern.describe` as the last columns of a table; dashes for a pruned head."""
+    if not shape:
+        return f"{'-':>13}{'-':>11}{'-':>7}{'-':>8}"
+    return (
+        f"{shape['alpha_range']:>13.1f}{shape['rho_range']:>11.1f}{shape['heavy_columns']:>7.0f}"
+        f"{shape['roughness']:>8.3f}"
+    )
 
 
 def plan_map(plan: StaticPlan, calibration: Calibration | None = None) -> str:
@@ -86,8 +75,8 @@ def plan_diff(first: StaticPlan, second: StaticPlan) -> list[str]:
         if before != after:
             lines.append(f"{name}: {before} -> {after}")
     ours, theirs = ({(h.layer, h.head): h for h in plan.heads} for plan in (first, second))
-    lines += [f"only in the first: {_name(ours[slot])}" for slot in sorted(ours.keys() - theirs.keys())]
-    lines += [f"only in the second: {_name(theirs[slot])}" for slot in sorted(theirs.keys() - ours.keys())]
+    lines += [f"only in the first: {ours[slot].name}" for slot in sorted(ours.keys() - theirs.keys())]
+    lines += [f"only in the second: {theirs[slot].name}" for slot in sorted(theirs.keys() - ours.keys())]
     for slot in sorted(ours.keys() & theirs.keys()):
         a, b = ours[slot], theirs[slot]
         changes = [
@@ -95,23 +84,17 @@ def plan_diff(first: StaticPlan, second: StaticPlan) -> list[str]:
             for name in ("step", "rank", "score", "fit_kl")
             if getattr(a, name) != getattr(b, name)
         ]
-        if a.alpha_T.shape != b.alpha_T.shape:
-            changes.append(f"pattern of {len(a.alpha_T)} -> {len(b.alpha_T)} positions")
-        elif not (torch.equal(a.alpha_T, b.alpha_T) and torch.equal(a.rho_T, b.rho_T)):
-            distance = max((a.alpha_T - b.alpha_T).abs().max().item(), (a.rho_T - b.rho_T).abs().max().item())
-            changes.append(f"pattern differs by up to {distance:.2e} nat")
-        elif a.p_TT is not None and b.p_TT is not None and not torch.equal(a.p_TT, b.p_TT):
-            changes.append(f"pattern differs by up to {(a.p_TT - b.p_TT).abs().max().item():.2e}")
+        if difference := a.pattern.difference(b.pattern):
+            changes.append(difference)
         if changes:
-            lines.append(f"{_name(a)}: {', '.join(changes)}")
+            lines.append(f"{a.name}: {', '.join(changes)}")
     if not lines and first.digest != second.digest:
         lines.append("the skipped heads differ")
     return lines
 
 
-def _dense_size(plan: StaticPlan) -> str:
-    return f"{sum(head.p_TT.nbytes for head in plan.heads if head.p_TT is not None) / 2**20:.1f} MiB"
-
-
-def _name(head: StaticHead) -> str:
-    return f"L{head.layer}H{head.head}"
+def _matrix_note(plan: StaticPlan) -> list[str]:
+    sizes = [head.pattern.p_TT.nbytes for head in plan.heads if isinstance(head.pattern, DensePattern)]
+    if not sizes:
+        return []
+    return [f"patterns are T x T matrices, {sum(sizes) / 2**20:.1f} MiB; ranges are of the fit to the mean"]

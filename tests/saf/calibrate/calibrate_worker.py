@@ -11,7 +11,7 @@ import torch.distributed as dist
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.calibrate.exchange import sum_over_ranks
 from saf_titan.saf.fit.dense import DensePatterns, dense_patterns
-from saf_titan.saf.fit.dense_memory import DENSE_CONTENTS
+from saf_titan.saf.fit.registry import DENSE_CONTENTS
 from tests.saf.fake_model import sequences, uneven_model
 
 UNEVEN_HEADS = [(2, 3), (0, 2), (0, 0), (2, 0), (0, 3)]

@@ -31,7 +31,7 @@ def test_statistics_are_those_of_each_layer(batch_size: int) -> None:
 
 def test_static_heads_have_no_statistics() -> None:
     live = (1, 3)
-    model = FakeModel([FakeAttention(0, live=live, num_key_heads=2), FakeAttention(1, live=())])
+    model = FakeModel([FakeAttention(0, live=live, num_kv_heads=2), FakeAttention(1, live=())])
     tokens = sequences(4)
     calibration = calibrate(model.attentions, [tokens], model)
     assert calibration.live_LH.tolist() == [[False, True, False, True], [False] * NUM_HEADS]
@@ -93,7 +93,7 @@ def test_impossible_calibrations_are_refused() -> None:
         calibrate(model.attentions, [0, 1], lambda i: model.attentions[0](sequences(2)) if i else None)
     with pytest.raises(ValueError, match="positions has 3 entries for 2 calibration sequences"):
         calibrate(model.attentions, [sequences(2)], model, positions=range(3))
-    with pytest.raises(ValueError, match="3 live heads are not evenly grouped over 2 key heads"):
+    with pytest.raises(ValueError, match="3 live heads are not evenly grouped over 2 kv heads"):
         calibrate(
             model.attentions,
             [sequences(2)],

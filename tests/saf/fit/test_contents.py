@@ -1,19 +1,31 @@
 """Pattern contents: what each one is, and that random ones do not depend on the company."""
 
-import pytest
 import torch
 
+from saf_titan.heads.names import Head
+from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.fit.compact import dense_pattern
-from saf_titan.saf.fit.contents import content_parameters
+from saf_titan.saf.fit.content import CompactContent
+from saf_titan.saf.fit.registry import CONTENTS
 from tests.saf.synthetic import T, calibration
+
+
+def content_parameters(
+    content: str, data: Calibration, heads: list[Head], seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    entry = CONTENTS[content]
+    assert isinstance(entry, CompactContent)
+    assert entry.parameters is not None
+    return entry.parameters(data, heads, seed)
+
 
 DATA = calibration([[0.1, 0.2], [0.3, 0.4]])
 
 
-def test_mean_is_the_fit() -> None:
-    alpha, rho = content_parameters("mean", DATA, [(0, 1), (1, 0)])
-    expected = DATA.mean_map_LHPP[[0, 1], [1, 0]]
-    torch.testing.assert_close(dense_pattern(alpha, rho), expected, rtol=0, atol=1e-3)
+def test_mean_is_the_fit_that_the_gate_has_made() -> None:
+    mean = CONTENTS["mean"]
+    assert isinstance(mean, CompactContent)
+    assert mean.parameters is None
 
 
 def test_distance_has_no_column() -> None:
@@ -36,10 +48,3 @@ def test_random_belongs_to_the_slot() -> None:
     assert not torch.equal(alpha[0], alpha[1])
     assert not torch.equal(content_parameters("random", DATA, [(1, 0)], seed=4)[0], alone_alpha)
     assert 0.6 < alpha.std() < 1.4
-
-
-def test_unknown_content() -> None:
-    with pytest.raises(
-        ValueError, match="'mode' is no compact pattern content: choose mean, distance, uniform, random"
-    ):
-        content_parameters("mode", DATA, [(0, 0)])

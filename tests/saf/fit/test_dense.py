@@ -13,12 +13,13 @@ from torch import Tensor
 from saf_titan.heads.names import Head
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.fit.dense import DensePatterns, dense_patterns
-from saf_titan.saf.fit.dense_memory import DENSE_CONTENTS, dense_excess
-from saf_titan.saf.plan.decide import make_plan
+from saf_titan.saf.fit.dense_memory import dense_excess
+from saf_titan.saf.fit.registry import DENSE_CONTENTS
 from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.saf.show.plan_text import plan_diff, plan_table
 from tests.saf.calibrate.calibrate_worker import UNEVEN_HEADS, patterns_bytes
 from tests.saf.fake_model import FakeModel, sequences, uneven_model
+from tests.saf.plans import plan_of
 
 NUM_SEQUENCES = 6
 
@@ -116,8 +117,8 @@ def test_a_plan_keeps_its_patterns_in_a_file(content: str, tmp_path: Path) -> No
     def dense(heads: Sequence[Head], name: str) -> DensePatterns:
         return dense_patterns(model.attentions, batches, model, heads, name)
 
-    mean = make_plan(calibration, step=3, rate=0.25, max_fit_kl=9)
-    plan = make_plan(calibration, step=3, rate=0.25, max_fit_kl=9, content=content, dense=dense)
+    mean = plan_of(calibration, step=3, rate=0.25, max_fit_kl=9)
+    plan = plan_of(calibration, step=3, rate=0.25, max_fit_kl=9, content=content, dense=dense)
     assert [(h.layer, h.head) for h in plan.heads] == [(h.layer, h.head) for h in mean.heads]
     plan.save(tmp_path / "plan")
     again = StaticPlan.load(tmp_path / "plan")
@@ -125,9 +126,10 @@ def test_a_plan_keeps_its_patterns_in_a_file(content: str, tmp_path: Path) -> No
     assert plan_diff(plan, again) == []
     assert content in "".join(plan_diff(mean, plan))
     assert "T x T matrices" in plan_table(plan)
-    for layer, (heads, _, _) in plan.layers().items():
-        expected = patterns(model, [(layer, head) for head in heads], content)
-        assert torch.equal(again.dense_patterns(layer).double(), expected)
+    for layer, heads in plan.layers().items():
+        expected = patterns(model, [head.slot for head in heads], content)
+        found = torch.stack([head.pattern.rows(0, plan.T_fit) for head in again.layers()[layer]])
+        assert torch.equal(found, expected)
     if content == "dense_mean":
         assert {head.fit_kl for head in plan.heads} == {0.0}
     else:
@@ -138,9 +140,7 @@ def test_a_plan_keeps_its_patterns_in_a_file(content: str, tmp_path: Path) -> No
 
 
 def expected_pattern(plan: StaticPlan) -> Tensor:
-    p_TT = plan.heads[0].p_TT
-    assert p_TT is not None
-    return p_TT.double()
+    return plan.heads[0].pattern.rows(0, plan.T_fit)
 
 
 def test_too_much_memory_is_refused_before_anything_is_made() -> None:
@@ -153,8 +153,8 @@ def test_too_much_memory_is_refused_before_anything_is_made() -> None:
     with pytest.raises(
         ValueError, match=r"sharp keeps .*: 6 heads x 24 x 24 x 4 bytes = 13,824 bytes .* 1e-05 GiB; low"
     ):
-        make_plan(calibration, step=0, rate=0.5, content="sharp", dense=never, max_dense_gib=1e-5)
+        plan_of(calibration, step=0, rate=0.5, content="sharp", dense=never, max_dense_gib=1e-5)
     assert dense_excess("sharp", 128, 2048, 2.0) is None
     assert dense_excess("sharp", 129, 2048, 2.0) is not None
     with pytest.raises(ValueError, match="which statistics do not hold"):
-        make_plan(calibration, step=0, rate=0.5, content="sharp")
+        plan_of(calibration, step=0, rate=0.5, content="sharp")

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from saf_titan.saf.fit.compact import dense_pattern
-from saf_titan.saf.fit.fit import FitMethod, compact_kl, fit_compact
+from saf_titan.saf.fit.fit import compact_kl, fit_compact
+from saf_titan.saf.fit.method import FitMethod
 from tests.saf.patterns import causal_softmax, compact_parameters, masses, noisy_attention
 
 T = 128

@@ -10,9 +10,9 @@ from saf_titan.ops import prepare_pattern
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.fit.compact import dense_pattern
 from saf_titan.saf.install.compensate import STRENGTHS, ValueRegression, compensated_values, cross_validated_rows
-from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.plan import StaticHead, StaticPlan
 from tests.saf.patterns import causal_softmax
+from tests.saf.plans import plan_of
 from tests.saf.tiny_model import Block
 
 B, T, C, D = 4, 24, 10, 3
@@ -149,7 +149,7 @@ def frozen_model_and_plan() -> tuple[nn.Sequential, Tensor, StaticPlan]:
     x = torch.randn(7, 20, 12, generator=torch.Generator().manual_seed(1)) + 1
     attentions = [block.attention for block in model]
     calibration = calibrate(attentions, [x], model)
-    return model, x, make_plan(calibration, step=4, rate=0.5, max_fit_kl=100)
+    return model, x, plan_of(calibration, step=4, rate=0.5, max_fit_kl=100)
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 7])
@@ -163,7 +163,7 @@ def test_heads_of_a_model(batch_size: int) -> None:
         live = block.attention.inner_attention(q, k, v)
         for head in (head for head in plan.heads if head.layer == layer):
             wv = block.attention.qkv_linear.wv.weight.view(3, 4, 12)[head.head]
-            parameters = torch.stack([head.alpha_T[None], head.rho_T[None]])
+            parameters = torch.stack(head.pattern.vectors)[:, None]
             y = live[:, :, head.head]
             halves = regression_of(head, stream[0::2], y[0::2]), regression_of(head, stream[1::2], y[1::2])
             expected = cross_validated_rows(halves, wv)
@@ -178,7 +178,7 @@ def test_heads_of_a_model(batch_size: int) -> None:
 
 
 def regression_of(head: StaticHead, x: Tensor, y: Tensor) -> ValueRegression:
-    equations = ValueRegression(prepare_pattern(head.alpha_T[None], head.rho_T[None]), 12, 4)
+    equations = ValueRegression(prepare_pattern(*(vector_T[None] for vector_T in head.pattern.vectors)), 12, 4)
     equations.add(x, y)
     return equations
 

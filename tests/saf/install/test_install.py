@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from saf_titan.heads.kv_groups import unread_key_heads
+from saf_titan.heads.kv_groups import UnusedHeads, unused_heads
 from saf_titan.saf.calibrate.calibration import CalibrationRecord
+from saf_titan.saf.fit.pattern import CompactPattern
 from saf_titan.saf.install.install import install, replace_value_rows, zero_unused_weights
 from saf_titan.saf.plan.plan import StaticHead, StaticPlan
 
@@ -18,14 +19,14 @@ C = H * D
 
 
 class Projections(nn.Module):
-    def __init__(self, num_key_heads: int) -> None:
+    def __init__(self, num_kv_heads: int) -> None:
         super().__init__()
-        self.num_key_heads = num_key_heads
+        self.num_kv_heads = num_kv_heads
         self.wq = nn.Linear(C, C, bias=False)
-        self.wk, self.wv = (nn.Linear(C, num_key_heads * D, bias=False) for _ in range(2))
+        self.wk, self.wv = (nn.Linear(C, num_kv_heads * D, bias=False) for _ in range(2))
 
-    def unread_key_heads(self, static: tuple[int, ...]) -> tuple[int, ...]:
-        return unread_key_heads(static, num_heads=H, num_key_heads=self.num_key_heads)
+    def unused_heads(self, static: Sequence[int], *, frees_values: bool) -> UnusedHeads:
+        return unused_heads(static, num_heads=H, num_kv_heads=self.num_kv_heads, frees_values=frees_values)
 
     def head_rows(self, heads: tuple[int, ...]) -> Tensor:
         return (torch.tensor(heads, dtype=torch.int64)[:, None] * D + torch.arange(D)).flatten()
@@ -34,17 +35,17 @@ class Projections(nn.Module):
 class Attention(nn.Module):
     """Queries and keys of live heads only, as the real layer computes them."""
 
-    def __init__(self, num_key_heads: int = H) -> None:
+    def __init__(self, num_kv_heads: int = H) -> None:
         super().__init__()
-        self.qkv_linear = Projections(num_key_heads)
-        self.wo = nn.Linear(num_key_heads * D, C, bias=False)
+        self.qkv_linear = Projections(num_kv_heads)
+        self.wo = nn.Linear(num_kv_heads * D, C, bias=False)
         self.installed: tuple[int, ...] = ()
 
     @property
     def static_rows(self) -> tuple[Tensor, Tensor]:
         """Dead rows of wq and wk."""
         qkv = self.qkv_linear
-        return qkv.head_rows(self.installed), qkv.head_rows(qkv.unread_key_heads(self.installed))
+        return qkv.head_rows(self.installed), qkv.head_rows(qkv.unused_heads(self.installed, frees_values=False).k)
 
     def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None:
         self.installed = heads
@@ -54,7 +55,7 @@ class Attention(nn.Module):
         qkv = self.qkv_linear
         q, k = (projection(x).unflatten(-1, (-1, D)) for projection in (qkv.wq, qkv.wk))
         live = [head for head in range(H) if head not in self.installed]
-        k = k.repeat_interleave(H // qkv.num_key_heads, dim=1)
+        k = k.repeat_interleave(H // qkv.num_kv_heads, dim=1)
         scores = (q[:, live] * k[:, live]).sum() if live else 0.0
         return scores + self.wo(qkv.wv(x)).square().sum()
 
@@ -65,8 +66,7 @@ def plan(*slots: tuple[int, int]) -> StaticPlan:
             StaticHead(
                 layer=layer,
                 head=head,
-                alpha_T=torch.zeros(T),
-                rho_T=torch.zeros(T),
+                pattern=CompactPattern(torch.zeros(T), torch.zeros(T)),
                 score=0.0,
                 fit_kl=0.0,
                 rank=rank,
@@ -103,11 +103,11 @@ OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]]
 }
 
 
-@pytest.mark.parametrize("num_key_heads", [H, 2])
+@pytest.mark.parametrize("num_kv_heads", [H, 2])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_rows_and_moments_stay_zero_for_fifty_steps(name: str, num_key_heads: int) -> None:
+def test_rows_and_moments_stay_zero_for_fifty_steps(name: str, num_kv_heads: int) -> None:
     torch.manual_seed(0)
-    model = nn.ModuleList([Attention(num_key_heads), Attention(num_key_heads)])
+    model = nn.ModuleList([Attention(num_kv_heads), Attention(num_kv_heads)])
     optimizer = OPTIMIZERS[name](model.parameters())
     steps(model, optimizer, 3)
     # one layer partly static, of one group entirely; the other layer as a whole: its gradients are absent, not zero

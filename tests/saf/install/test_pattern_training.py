@@ -40,9 +40,10 @@ def test_updates_are_those_of_adamw_on_the_dense_definition() -> None:
         losses.append((loss.item(), dense.item()))
     for ours, theirs in losses:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=0)
-    got = training.plan.layers()[0]
-    torch.testing.assert_close(got[1].double(), alpha.detach(), rtol=0, atol=1e-4)
-    torch.testing.assert_close(got[2].double(), rho.detach(), rtol=0, atol=1e-4)
+    vectors = zip(*(head.pattern.vectors for head in training.plan.layers()[0]), strict=True)
+    got_alpha, got_rho = (torch.stack(vectors_T).double() for vectors_T in vectors)
+    torch.testing.assert_close(got_alpha, alpha.detach(), rtol=0, atol=1e-4)
+    torch.testing.assert_close(got_rho, rho.detach(), rtol=0, atol=1e-4)
 
 
 def test_moments_survive_a_round_trip() -> None:

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from saf_titan.saf.fit.pattern import PrunedPattern
 from saf_titan.saf.install.rows import HeadShape, StaticRows, find_shape, remove_rows, restore_rows, zero_rows
 from saf_titan.saf.plan.plan import StaticPlan
 from tests.saf.plan.test_plan import head, plan
@@ -12,9 +13,9 @@ from tests.saf.plan.test_plan import head, plan
 H, D, C = 4, 3, 5
 
 
-def weights(num_key_heads: int = H) -> dict[str, torch.Tensor]:
+def weights(num_kv_heads: int = H) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    rows = {"wq": H * D, "wk": num_key_heads * D, "wv": num_key_heads * D}
+    rows = {"wq": H * D, "wk": num_kv_heads * D, "wv": num_kv_heads * D}
     shapes = {f"qkv_linear.{name}": (num_rows, C) for name, num_rows in rows.items()} | {"wo": (C, H * D)}
     return {
         f"layers.{layer}.attention.{name}.weight": torch.randn(shape, generator=generator)
@@ -24,7 +25,11 @@ def weights(num_key_heads: int = H) -> dict[str, torch.Tensor]:
 
 
 PLAN: StaticPlan = plan(head(0, 1), head(2, 0), head(2, 1))
-PRUNED = dataclasses.replace(PLAN, content="prune")
+PRUNED = dataclasses.replace(
+    PLAN,
+    content="prune",
+    heads=tuple(dataclasses.replace(static, pattern=PrunedPattern(PLAN.T_fit)) for static in PLAN.heads),
+)
 
 
 def test_shape_from_weights() -> None:
@@ -72,27 +77,27 @@ def test_moments_are_found_and_their_scalars_left_alone() -> None:
     assert second.sum() == H * D * C
 
 
-@pytest.mark.parametrize("num_key_heads", [H, 2])
-def test_pruned_heads_lose_values_and_output_too(num_key_heads: int) -> None:
-    changed, before = weights(num_key_heads), weights(num_key_heads)
+@pytest.mark.parametrize("num_kv_heads", [H, 2])
+def test_pruned_heads_lose_values_and_output_too(num_kv_heads: int) -> None:
+    changed, before = weights(num_kv_heads), weights(num_kv_heads)
     zero_rows(changed, StaticRows(PRUNED, find_shape(changed, H)))
     name = "layers.2.attention.{}.weight".format
     output, values = name("wo"), name("qkv_linear.wv")
     assert changed[output][:, : 2 * D].abs().sum() == 0
     assert torch.equal(changed[output][:, 2 * D :], before[output][:, 2 * D :])
-    dead = D * (1 if num_key_heads == 2 else 2)
+    dead = D * (1 if num_kv_heads == 2 else 2)
     assert changed[values][:dead].abs().sum() == 0
     assert torch.equal(changed[values][dead:], before[values][dead:])
-    if num_key_heads == 2:
+    if num_kv_heads == 2:
         # another query head still reads this group's values
         shared = "layers.0.attention.qkv_linear.wv.weight"
         assert torch.equal(changed[shared], before[shared])
 
 
 @pytest.mark.parametrize("chosen", [PLAN, PRUNED], ids=["mean", "prune"])
-@pytest.mark.parametrize("num_key_heads", [H, 2])
-def test_removing_and_restoring(num_key_heads: int, chosen: StaticPlan) -> None:
-    original = weights(num_key_heads)
+@pytest.mark.parametrize("num_kv_heads", [H, 2])
+def test_removing_and_restoring(num_kv_heads: int, chosen: StaticPlan) -> None:
+    original = weights(num_kv_heads)
     rows = StaticRows(chosen, find_shape(original, H))
     compact = remove_rows(original, rows)
     assert len(compact["layers.2.attention.qkv_linear.wq.weight"]) == (H - 2) * D

@@ -2,14 +2,17 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from saf_titan.saf.calibrate.calibration import CalibrationRecord
 from saf_titan.saf.container import pack
+from saf_titan.saf.fit.pattern import CompactPattern
 from saf_titan.saf.plan.plan import SkippedHead, StaticHead, StaticPlan
 
 T = 6
@@ -17,7 +20,12 @@ T = 6
 
 def head(layer: int, number: int, step: int = 50) -> StaticHead:
     alpha = torch.randn(T, generator=torch.Generator().manual_seed(10 * layer + number))
-    return StaticHead(layer, number, alpha, -alpha, score=0.1 * layer, fit_kl=0.01, rank=number, step=step)
+    pattern = CompactPattern(alpha, -alpha)
+    return StaticHead(layer, number, pattern, score=0.1 * layer, fit_kl=0.01, rank=number, step=step)
+
+
+def with_vectors(head: StaticHead, change: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> StaticHead:
+    return dataclasses.replace(head, pattern=CompactPattern(*change(*head.pattern.vectors)))
 
 
 def plan(*heads: StaticHead, T_fit: int = T) -> StaticPlan:
@@ -50,8 +58,8 @@ def test_round_trip() -> None:
         assert (ours.layer, ours.head, ours.score, ours.rank, ours.step) == (
             theirs.layer, theirs.head, theirs.score, theirs.rank, theirs.step,
         )  # fmt: skip
-        assert torch.equal(ours.alpha_T, theirs.alpha_T)
-        assert torch.equal(ours.rho_T, theirs.rho_T)
+        assert torch.equal(ours.pattern.vectors[0], theirs.pattern.vectors[0])
+        assert torch.equal(ours.pattern.vectors[1], theirs.pattern.vectors[1])
 
 
 def test_a_plan_without_heads() -> None:
@@ -73,14 +81,14 @@ def test_file_round_trip(tmp_path: Path) -> None:
 def test_layers() -> None:
     layers = EXAMPLE.layers()
     assert list(layers) == [0, 2]
-    heads, alpha_HT, rho_HT = layers[0]
-    assert heads == (1, 2)
-    assert torch.equal(alpha_HT[1], head(0, 2).alpha_T)
-    assert torch.equal(rho_HT, -alpha_HT)
+    assert [head.slot for head in layers[0]] == [(0, 1), (0, 2)]
+    alpha_T, rho_T = layers[0][1].pattern.vectors
+    assert torch.equal(alpha_T, head(0, 2).pattern.vectors[0])
+    assert torch.equal(rho_T, -alpha_T)
 
 
 def test_every_part_of_the_content_is_in_the_digest() -> None:
-    changed_pattern = dataclasses.replace(head(0, 1), alpha_T=head(0, 1).alpha_T + 1e-6)
+    changed_pattern = with_vectors(head(0, 1), lambda alpha_T, rho_T: (alpha_T + 1e-6, rho_T))
     others = [
         plan(head(0, 1), head(0, 2)),
         plan(changed_pattern, head(0, 2), head(2, 0)),
@@ -132,10 +140,17 @@ def test_other_files_are_refused() -> None:
 def test_impossible_plans_are_refused() -> None:
     with pytest.raises(ValueError, match="ascending and each there once"):
         plan(head(1, 0), head(0, 0))
-    with pytest.raises(ValueError, match="alpha of L0H1 must be finite float32 of length T_fit = 7"):
+    with pytest.raises(ValueError, match="L0H1, content mean: alpha must be finite float32 of length T_fit = 7"):
         plan(head(0, 1), T_fit=7)
-    with pytest.raises(ValueError, match="rho of L0H1 must be finite"):
-        plan(dataclasses.replace(head(0, 1), rho_T=torch.full((T,), torch.nan)))
+    with pytest.raises(ValueError, match="L0H1, content mean: rho must be finite"):
+        plan(with_vectors(head(0, 1), lambda alpha_T, rho_T: (alpha_T, torch.full((T,), torch.nan))))
+
+
+def test_the_content_says_what_the_patterns_are() -> None:
+    with pytest.raises(
+        ValueError, match="L0H1, content prune: the pattern must be a removed head, got a pair of vectors"
+    ):
+        dataclasses.replace(EXAMPLE, content="prune")
 
 
 def test_bytes_depend_on_the_content_alone() -> None:

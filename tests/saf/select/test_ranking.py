@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from saf_titan.heads.counts import head_count
 from saf_titan.saf.calibrate.calibrate import calibrate
-from saf_titan.saf.select.ranking import rank_heads, scores
+from saf_titan.saf.select.ranking import measured_scores, rank_heads
 from tests.saf.fake_model import FakeModel, sequences
 from tests.saf.synthetic import calibration
 
@@ -27,39 +26,15 @@ def test_static_heads_and_excluded_layers_are_not_ranked() -> None:
         rank_heads(table, exclude_layers=[1, 3])
 
 
-@pytest.mark.parametrize(
-    ("total", "rate", "rounding", "expected"),
-    [
-        (144, 0.25, "floor", 36),
-        (144, 0.1, "floor", 14),
-        (144, 0.1, "round", 14),
-        (100, 0.29, "floor", 29),  # int(0.29 * 100) is 28
-        (10, 0.25, "round", 3),
-        (10, 0.25, "floor", 2),
-        (32, 1, "round", 32),
-        (32, 0, "round", 0),
-    ],
-)
-def test_head_count(total: int, rate: float, rounding: str, expected: int) -> None:
-    assert head_count(total, rate, rounding) == expected  # type: ignore[arg-type]
-
-
-def test_impossible_counts_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"must be in \[0, 1\], got 25"):
-        head_count(10, 25)
-    with pytest.raises(ValueError, match="unknown rounding 'ceil'"):
-        head_count(10, 0.5, "ceil")  # type: ignore[arg-type]
-
-
 def test_scores_by_name() -> None:
     model = FakeModel()
     measured = calibrate(model.attentions, [sequences(3)], model)
-    assert torch.equal(scores(measured, "variance"), measured.variance_LH)
-    assert torch.equal(scores(measured, "kl"), measured.kl_LH)
+    assert torch.equal(measured_scores(measured, "variance"), measured.variance_LH)
+    assert torch.equal(measured_scores(measured, "kl"), measured.kl_LH)
     extra = measured.with_scores(redundancy=-measured.kl_LH)
-    assert torch.equal(scores(extra, "redundancy"), -measured.kl_LH)
+    assert torch.equal(measured_scores(extra, "redundancy"), -measured.kl_LH)
     with pytest.raises(ValueError, match="no scores 'redundancy', it has kl, variance: add"):
-        scores(measured, "redundancy")
+        measured_scores(measured, "redundancy")
 
 
 def test_a_live_head_without_a_score_is_an_error_and_not_left_out() -> None:
@@ -68,7 +43,7 @@ def test_a_live_head_without_a_score_is_an_error_and_not_left_out() -> None:
     data = data.with_scores(output_error=broken)
     message = "the scores 'output_error' of live heads must be finite, and those of L0H1, L1H1 are not"
     with pytest.raises(ValueError, match=message):
-        scores(data, "output_error")
+        measured_scores(data, "output_error")
     # and a static head with one is left out
     data = data.with_scores(output_error=torch.ones(2, 3, dtype=torch.float64))
-    assert (1, 0) not in rank_heads(scores(data, "output_error"))
+    assert (1, 0) not in rank_heads(measured_scores(data, "output_error"))

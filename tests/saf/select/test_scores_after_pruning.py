@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from saf_titan.layers.attention import SAFAttention
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.install.install import install
-from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.select.gate_taylor import gate_taylor_scores
 from saf_titan.saf.select.output_scores import output_scores
 from tests.layers.test_attention import GROUPED, C, H, T, attention, random_pattern
+from tests.saf.plans import plan_of
 
 PRUNED: list[tuple[int, ...]] = [(1,), (0, 2), (0, 1, 3), (0, 1, 2, 3), ()]
 """Of each layer: another number in each, one live head, none at all, all."""
@@ -100,7 +100,7 @@ def test_one_event_after_the_other(selector: str, content: str) -> None:
     plan = None
     for step, rate in enumerate((0.25, 0.5, 0.75, 1.0)):
         calibration = calibrate(model.attentions, batches(), model).with_scores(**model.scores(batches()))
-        plan = make_plan(
+        plan = plan_of(
             calibration, step=step, rate=rate, selector=selector, content=content, max_fit_kl=99, base_plan=plan
         )
         assert len(plan.heads) == round(rate * 3 * H)

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.show.explain import explain, spearman
+from tests.saf.plans import plan_of
 from tests.saf.synthetic import calibration
 
 
@@ -38,7 +38,7 @@ def test_the_ranking_lists_every_live_head_once() -> None:
 
 def test_the_plan_is_marked() -> None:
     data = calibration([[0.1, 0.2], [0.3, 0.4]], unfit=((0, 0),))
-    lines = explain(data, plan=make_plan(data, step=0, rate=0.25)).splitlines()
+    lines = explain(data, plan=plan_of(data, step=0, rate=0.25)).splitlines()
     assert "skipped: fit KL" in lines[1]
     assert "static, fit KL 0.000 nat" in lines[2]
     assert lines[3].endswith("1.000") or "static" not in lines[3]

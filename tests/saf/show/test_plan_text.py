@@ -2,15 +2,13 @@
 
 import dataclasses
 
-import pytest
-import torch
-
-from saf_titan.saf.plan.decide import make_plan
-from saf_titan.saf.show.plan_text import describe_pattern, plan_diff, plan_map, plan_table
+from saf_titan.saf.fit.pattern import CompactPattern
+from saf_titan.saf.show.plan_text import plan_diff, plan_map, plan_table
+from tests.saf.plans import plan_of
 from tests.saf.synthetic import calibration
 
 DATA = calibration([[0.1, 0.4, 0.8], [0.2, 0.3, 0.9]], unfit=((0, 0),))
-PLAN = make_plan(DATA, step=7, rate=1 / 3)
+PLAN = plan_of(DATA, step=7, rate=1 / 3)
 
 
 def test_table_names_every_head_and_every_skipped_one() -> None:
@@ -27,27 +25,13 @@ def test_map() -> None:
 
 
 def test_diff() -> None:
-    assert plan_diff(PLAN, make_plan(DATA, step=7, rate=1 / 3)) == []
-    other = plan_diff(PLAN, make_plan(DATA, step=8, rate=1 / 3, selector="kl"))
+    assert plan_diff(PLAN, plan_of(DATA, step=7, rate=1 / 3)) == []
+    other = plan_diff(PLAN, plan_of(DATA, step=8, rate=1 / 3, selector="kl"))
     assert other[:2] == ["step: 7 -> 8", "selector: variance -> kl"]
     assert "only in the first: L1H0" in other
     assert "only in the second: L0H1" in other or "only in the second: L0H2" in other
-    moved = dataclasses.replace(PLAN.heads[0], alpha_T=PLAN.heads[0].alpha_T + 0.25)
+    alpha_T, rho_T = PLAN.heads[0].pattern.vectors
+    moved = dataclasses.replace(PLAN.heads[0], pattern=CompactPattern(alpha_T + 0.25, rho_T))
     changed = dataclasses.replace(PLAN, heads=(moved, *PLAN.heads[1:]))
     assert plan_diff(PLAN, changed) == ["L1H0: pattern differs by up to 2.50e-01 nat"]
     assert plan_diff(PLAN, dataclasses.replace(PLAN, skipped=())) == ["the skipped heads differ"]
-
-
-def test_shape_of_a_pattern() -> None:
-    T = 300
-    alpha, rho = torch.zeros(T), -torch.arange(T) / 10
-    alpha[[0, 5]] = 6
-    shape = describe_pattern(alpha, rho)
-    assert shape["heavy_columns"] == 2
-    assert shape["alpha_range"] == 6
-    assert shape["rho_range"] == pytest.approx(29.9, rel=1e-5)
-    assert shape["roughness"] < 1e-5
-    rough = rho + 0.1 * torch.randn(T, generator=torch.Generator().manual_seed(0))
-    # independent noise of size s has second differences of size s sqrt(6)
-    assert describe_pattern(alpha, rough)["roughness"] == pytest.approx(0.1 * 6**0.5, rel=0.2)
-    assert describe_pattern(alpha[:10], rho[:10])["roughness"] == 0

@@ -1,0 +1,72 @@
+"""What a pattern content is: a name, and how the pattern of a static head is made.
+
+To add one, write one file in `contents/` that assigns a `CompactContent` or a `DenseContent` to the name CONTENT. Such
+a file must import torch inside its functions only, because the configuration reads the names of all contents before
+torch is loaded.
+
+Legend: N heads, B sequences, T time, R rows of a block, J keys that they see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from saf_titan.heads.names import Head
+    from saf_titan.saf.calibrate.calibration import Calibration
+
+GROUPS = ("two vectors", "matrix", "none")
+"""What takes the place of a head's attention: two length-T vectors, a T x T matrix, or nothing."""
+
+
+RowMaker: TypeAlias = "Callable[[Tensor, Tensor, Tensor, torch.Generator], Tensor]"
+"""Makes rows of a dense pattern; see `DenseContent.rows`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """What takes the place of a static head's attention."""
+
+    name: str
+    doc: str
+    """One sentence for help and guides."""
+    group: ClassVar[str]
+    """One of `GROUPS`."""
+    is_compact: ClassVar[bool] = False
+    """The pattern is two vectors: it can be trained further, and values can be compensated for it."""
+    is_fitted: ClassVar[bool] = True
+    """Heads are gated by how well the compact family fits their mean attention."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactContent(Content):
+    """A pattern P[i, j] = exp(alpha[j] + rho[i - j]) / Z[i]."""
+
+    group: ClassVar[str] = "two vectors"
+    is_compact: ClassVar[bool] = True
+    parameters: Callable[[Calibration, Sequence[Head], int], tuple[Tensor, Tensor]] | None = None
+    """Makes alpha_NT and rho_NT, float64, of N (layer, head) slots; the last argument is the seed. None: the fit to the
+    head's mean attention that the gate has made already."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseContent(Content):
+    """A pattern that no two vectors can describe: a T x T matrix a head, made by a second look at the sequences."""
+
+    group: ClassVar[str] = "matrix"
+    rows: RowMaker
+    """Makes rows p_RJ of a head's pattern from its scores_BRJ, its attention probs_BRJ, future_RJ (true where the key
+    comes after the query) and the head's own generator of random numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrunedContent(Content):
+    """No pattern at all: the head is removed, values and output included."""
+
+    group: ClassVar[str] = "none"
+    is_fitted: ClassVar[bool] = False

@@ -1,0 +1,25 @@
+"""Softmax of one draw with the moments of the scores."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from saf_titan.saf.fit.content import DenseContent
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def _rows(scores_BRJ: Tensor, probs_BRJ: Tensor, future_RJ: Tensor, generator: torch.Generator) -> Tensor:
+    import torch
+
+    noise_RJ = torch.randn(future_RJ.shape, generator=generator).to(scores_BRJ)
+    drawn_RJ = scores_BRJ.mean(0) + scores_BRJ.std(0) * noise_RJ
+    return drawn_RJ.masked_fill(future_RJ, -math.inf).softmax(1)
+
+
+CONTENT = DenseContent(
+    name="gaussian", doc="softmax of one draw of every cell from N(mean score, variance of the score)", rows=_rows
+)

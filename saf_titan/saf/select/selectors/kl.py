@@ -1,0 +1,9 @@
+"""Heads whose attention is nearest to its own mean over sequences."""
+
+from saf_titan.saf.select.selector import Selector
+
+SELECTOR = Selector(
+    name="kl",
+    group="attention",
+    doc="mean KL divergence of a sequence's attention from the mean over sequences, in nats",
+)
