@@ -1,7 +1,7 @@
-"""From a TOML file and command-line overrides to a checked `RunConfig`.
+"""Makes a checked `RunConfig` from a TOML file and command-line overrides.
 
-Each key is remembered with its source, so that every fault, also one between a key of the file and one of the command
-line, is reported where its author can mend it.
+Each key is remembered with its source. So every fault is reported where its author can mend it, also one between a key
+of the file and a key of the command line.
 """
 
 from collections.abc import Iterator, Sequence
@@ -145,7 +145,9 @@ def _read_overrides(words: Sequence[str], problems: list[Problem]) -> dict[str, 
 
 
 def _parse_word(text: str, *, as_text: bool) -> Any:
-    """One command-line value as TOML, or as the bare word; a text field takes only a quoted string for TOML."""
+    """Return one command-line value read as TOML, or else as the bare word. A text field reads only a quoted string as
+    TOML.
+    """
     try:
         table = tomli.loads(f"value = {text}")
     except (tomli.TOMLDecodeError, RecursionError):
@@ -190,7 +192,7 @@ def _build(values: dict[str, Any], name: str) -> RunConfig:
 def _located(
     keys: tuple[str, ...], message: str, config: RunConfig, settings: dict[str, Setting], default_source: str
 ) -> Problem:
-    """A conflict between keys as a problem of the first one, in the source where any of them was set last."""
+    """Return a conflict between keys as a problem of the first key, in the source where any of them was set last."""
     sources = [settings[key].source for key in keys if key in settings]
     value = _shown(_value_of(config, keys[0])) + ("" if keys[0] in settings else " (default)")
     source = COMMAND_LINE if COMMAND_LINE in sources else default_source
@@ -198,7 +200,7 @@ def _located(
 
 
 def _value_of(config: RunConfig, key: str) -> Any:
-    """The value of a dotted key."""
+    """Return the value of a dotted key."""
     value: Any = config
     for name in key.split("."):
         value = getattr(value, name)

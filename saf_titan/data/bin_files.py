@@ -12,7 +12,7 @@ from saf_titan.data.manifest import BYTES_PER_TOKEN, NanoGPTMeta, read_nanogpt_m
 from saf_titan.data.shards import HEADER_BYTES, MAGIC_AND_VERSION, Segment, TokenFile, size_and_head
 
 JOURNAL = "progress.json"
-"""What a run of `rust_data.tokenize` leaves beside its shards until it is complete."""
+"""File that `rust_data.tokenize` keeps beside its shards until the corpus is complete."""
 
 HELD_OUT_SHARE = 10
 MOST_HELD_OUT = 10_000_000
@@ -92,7 +92,10 @@ def read_token_file(path: Path, meta: NanoGPTMeta | None = None) -> TokenFile:
 
 
 def hold_out(files: Iterable[TokenFile]) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
-    """Split files into segments for training and for validation: the last tenth of all ids, at most 10,000,000."""
+    """Split files into segments for training and for validation.
+
+    Validation gets the last tenth of all ids, at most 10,000,000 of them.
+    """
     files = list(files)
     total = sum(file.tokens for file in files)
     border = total - min(total // HELD_OUT_SHARE, MOST_HELD_OUT)
@@ -106,10 +109,10 @@ def hold_out(files: Iterable[TokenFile]) -> tuple[tuple[Segment, ...], tuple[Seg
 
 
 def fingerprint(segments: Iterable[Segment]) -> str:
-    """Identity of segments whose files have no digests: their lengths, and a few thousand ids spread over each.
+    """Return a digest of segments whose files have none: of their lengths and a few thousand ids spread over each.
 
-    Equal for equal ids wherever the files lie. Reading all would take minutes for a large corpus, so that a change of a
-    few ids within a file is not noticed.
+    It is equal for equal ids, wherever the files lie. Reading all ids would take minutes for a large corpus; the price
+    is that a change of a few ids within a file is not noticed.
     """
     digest = hashlib.sha256()
     for segment in segments:
@@ -126,7 +129,7 @@ def fingerprint(segments: Iterable[Segment]) -> str:
 
 
 def _has_word(word: str, path: Path) -> bool:
-    """Whether a name holds a word as a word: "fineweb_val_000000.bin" has "val", "evaluation.bin" has not."""
+    """Return whether a name holds a word as a word: "fineweb_val_000000.bin" has "val", "evaluation.bin" has not."""
     return re.search(rf"(?<![a-z]){word}(?![a-z])", path.stem.lower()) is not None
 
 

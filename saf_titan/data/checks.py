@@ -39,7 +39,7 @@ def inspect_data(run: RunConfig, world_size: int) -> tuple[list[str], list[Probl
 
 
 def lacking_calibration(run: RunConfig, wanted: int, num_windows: int) -> list[Problem]:
-    """One problem if `wanted` calibration sequences are more than the windows for calibration."""
+    """Return one problem if there are fewer windows for calibration than the `wanted` sequences, otherwise none."""
     if num_windows >= wanted:
         return []
     asked = run.saf.calibration_sequences
@@ -68,7 +68,7 @@ def _vocabulary_problems(run: RunConfig, corpus: Corpus) -> list[Problem]:
 
 
 def _num_windows(run: RunConfig, corpus: Corpus, split: Split, problems: list[Problem]) -> int:
-    """Windows of a split; 0, and one more problem, if there are none."""
+    """Return the number of windows of a split; if there are none, return 0 and add a problem."""
     seq_len = run.training.seq_len
     try:
         return split_windows(corpus.num_tokens("train" if split == "train" else "val"), split, seq_len)[1]

@@ -13,14 +13,14 @@ SPLITS = ("train", "val")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Corpus:
-    """The token files of a training run, found to be sound. Open it with `open_corpus`."""
+    """The token files of a run, whose headers and sizes have been checked. `open_corpus` makes it."""
 
     path: Path
     vocab_size: int
     eot: int | None
     """Id of the token that ends a document; None where nothing tells it."""
     has_digests: bool
-    """A manifest holds a digest of each file."""
+    """Whether a manifest holds a digest of each file."""
     segments: dict[str, tuple[Segment, ...]]
     """The ids of each split, "train" and "val"."""
     digests: dict[str, str]
@@ -95,7 +95,7 @@ def open_stream(path: Path, split: str, *, vocab_size: int = 0) -> TokenStream:
 
 
 def _require_known_vocabulary(path: Path, told: set[int], given: int) -> int:
-    """The one size of the vocabulary that files tell or that was given."""
+    """Return the size of the vocabulary that the files tell or that was given; raise ValueError unless there is one."""
     if not told and not given:
         raise ValueError(
             f"{path}: its files do not tell the size of their vocabulary; set data.vocab_size (50257 for GPT-2)"

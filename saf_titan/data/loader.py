@@ -25,7 +25,9 @@ STATE_VERSION = 1
 
 
 class ShardLoader(BaseDataLoader):
-    """Batches of windows of `seq_len` tokens that do not overlap, and the tokens that follow each of theirs.
+    """Yields batches of windows of `seq_len` tokens, and as targets the token that follows each token.
+
+    Windows do not overlap.
 
     The held-out split is cut in two: calibration statistics come from the first half of its windows, the reported
     validation loss from the second.
@@ -90,7 +92,7 @@ class ShardLoader(BaseDataLoader):
 
     @property
     def tokens_given(self) -> int:
-        """Tokens that all ranks together have been given so far, before a resume included."""
+        """Tokens that all ranks together have been given so far, those before a resume included."""
         return self._cursor * self._seq_len
 
     @property
@@ -98,7 +100,7 @@ class ShardLoader(BaseDataLoader):
         return self._ranks * self._batch
 
     def window(self, sequence: int) -> int:
-        """Number of the window, counted from the start of the corpus split, that holds sequence number `sequence`."""
+        """Return which window sequence number `sequence` is; windows are counted from the start of the split."""
         return self._first_window + int(self._order.windows(np.array([sequence]))[0])
 
     def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
@@ -120,7 +122,7 @@ class ShardLoader(BaseDataLoader):
             yield {"input": tokens_BT[:, :-1].contiguous()}, targets_BT
 
     def state_dict(self) -> dict[str, Any]:
-        """The cursor, and what it is a position in; equal on all ranks."""
+        """Return the cursor and the settings that give it its meaning; they are equal on all ranks."""
         return {
             "version": STATE_VERSION,
             "cursor": self._cursor,
@@ -131,10 +133,10 @@ class ShardLoader(BaseDataLoader):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a saved cursor.
+        """Continue from a saved cursor.
 
         Raises:
-            ValueError: the cursor is of another corpus or order, where it would mean other sequences.
+            ValueError: the cursor belongs to another corpus or order, so that it would point at other sequences.
         """
         names = {
             "version": "the format of the loader's state",
@@ -171,12 +173,12 @@ def require_covered(path: Path, corpus_vocab_size: int, vocab_size: int) -> None
 
 
 class NullTokenizer(BaseTokenizer):
-    """torchtitan builds a tokenizer for every run; a run on token shards has none to use."""
+    """Stands where torchtitan builds a tokenizer for every run: a run on token files needs none."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseTokenizer.Config):
         vocab_size: int = 0
-        """What get_vocab_size() answers."""
+        """The value that get_vocab_size() returns."""
 
     def __init__(self, config: Config, **_: Any) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ class Manifest:
     splits: dict[str, tuple[ShardEntry, ...]]
 
     def digest(self, split: str) -> str:
-        """Identity of the token stream of a split: equal for equal bytes, wherever they lie."""
+        """Return the identity of a split: it is equal for equal bytes, wherever the files lie."""
         parts = [self.tokenizer_sha256, *(shard.sha256 for shard in self.splits[split])]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -135,7 +135,7 @@ def _read_split(split: "_Table") -> tuple[ShardEntry, ...]:
 
 
 class _Table:
-    """A JSON object that knows where it stands, so that every error can say so."""
+    """A JSON object together with its place in the file, which every error names."""
 
     def __init__(self, path: Path, place: str, value: Any) -> None:
         if not isinstance(value, dict):

@@ -124,7 +124,7 @@ class TokenStream:
 
 
 def manifest_segments(manifest: Manifest, split: str) -> tuple[Segment, ...]:
-    """The shards of a split, after comparing headers and sizes with the manifest.
+    """Return the shards of a split, after comparing headers and sizes with the manifest.
 
     Raises:
         ValueError: the manifest lacks the split, or a shard is missing or differs from what the manifest says.

@@ -1,4 +1,4 @@
-"""In which order the windows of a stream are visited: a seeded permutation for each epoch, without replacement.
+"""The order in which the windows of a stream are visited: each epoch is a seeded permutation of all windows.
 
 The permutation is a Feistel network on a grid of about sqrt(n) x sqrt(n) cells, with modular addition instead of xor so
 that n can be any number; cells beyond n are walked over (Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
@@ -58,7 +58,7 @@ class WindowOrder:
     shuffle: bool
 
     def windows(self, sequences_N: np.ndarray) -> np.ndarray:
-        """Window number of each sequence number; sequence s is element s mod num_windows of epoch s // num_windows."""
+        """Return the window of each sequence: sequence s is element s mod num_windows of epoch s // num_windows."""
         epochs_N, elements_N = np.divmod(sequences_N, self.num_windows)
         if not self.shuffle:
             return elements_N
@@ -70,7 +70,7 @@ class WindowOrder:
 
 
 def permute(elements_N: np.ndarray, size: int, *, seed: int, epoch: int) -> np.ndarray:
-    """Where a permutation of 0..size-1, one for each (seed, epoch), sends the given elements; int64 in and out."""
+    """Apply the permutation of 0..size-1 that belongs to (seed, epoch) to the given elements; int64 in and out."""
     keys = np.frombuffer(hashlib.sha512(struct.pack("<QQQ", seed, epoch, size)).digest(), dtype="<u8")
     num_rows = math.isqrt(size - 1) + 1
     num_columns = -(-size // num_rows)
@@ -81,7 +81,9 @@ def permute(elements_N: np.ndarray, size: int, *, seed: int, epoch: int) -> np.n
 
 
 def _shuffle_grid(cells_N: np.ndarray, num_rows: int, num_columns: int, keys: np.ndarray) -> np.ndarray:
-    """A permutation of the cells 0..num_rows*num_columns-1: rows are shifted by a hash of the column, and in turn."""
+    """Permute the cells 0..num_rows*num_columns-1: shift rows by a hash of the column, then columns by one of the row,
+    several times.
+    """
     rows_N, columns_N = np.divmod(cells_N, np.uint64(num_columns))
     for number in range(_ROUNDS):
         if number % 2:
@@ -92,7 +94,7 @@ def _shuffle_grid(cells_N: np.ndarray, num_rows: int, num_columns: int, keys: np
 
 
 def _hash(values_N: np.ndarray, key: np.uint64) -> np.ndarray:
-    """32 well mixed bits of each value: the output function of SplitMix64 (Steele, Lea, Flood, 2014)."""
+    """Return 32 well mixed bits of each value: the output function of SplitMix64 (Steele, Lea, Flood, 2014)."""
     x_N = values_N * np.uint64(0x9E3779B97F4A7C15) + key
     x_N = (x_N ^ (x_N >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x_N = (x_N ^ (x_N >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""From the configuration of a run to torchtitan's: one function a concern, nothing decided twice."""
+"""Makes torchtitan's configuration from that of a run: one function for each part of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from saf_titan.run.validation import FixedSetValidator
 
 
 def trainer_config(run: RunConfig) -> SAFTrainer.Config:
-    """torchtitan's configuration of ``run``; build it once a process group can be made."""
+    """Return torchtitan's configuration of ``run``. Its ``build()`` makes the process group and the trainer."""
     spec = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
     vocab_size = spec.model.vocab_size
     loader = ShardLoader.Config(
@@ -105,7 +105,7 @@ def trainer_config(run: RunConfig) -> SAFTrainer.Config:
 
 
 def qk_ratio(run: RunConfig) -> Schedule:
-    """Factor on the learning rate of the QK circuit, per finished step."""
+    """Return the factor on the learning rate of the QK circuit as a function of the finished steps."""
     circuits = run.circuits
     if circuits.qk_lr_schedule == "constant":
         return constant(circuits.qk_lr_ratio)

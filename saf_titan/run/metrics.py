@@ -62,7 +62,7 @@ class RunMetrics(MetricsProcessor):
         self._step_start = time.perf_counter()
 
     def end_step(self) -> float:
-        """Stop the clock of an optimizer step and return its seconds; a step that was logged has stopped it itself."""
+        """Return the seconds of the last optimizer step, and stop its clock unless logging the step has done so."""
         if self._step_start is not None:
             self._last_step_seconds = time.perf_counter() - self._step_start
             self._seconds += self._last_step_seconds
@@ -166,7 +166,7 @@ class RunMetrics(MetricsProcessor):
 
 
 def end_last_line(path: Path) -> None:
-    """End a line that a killed process or a full disk cut short, so that it spoils none that follows."""
+    """End the last line if a killed process or a full disk cut it short, so that the next row starts a new line."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -175,12 +175,12 @@ def end_last_line(path: Path) -> None:
 
 
 def _rates(rates: dict[str, float]) -> str:
-    """The rate of each circuit; vectors follow ``other``."""
+    """Return the learning rate of each circuit as text; vectors have that of ``other``."""
     return " ".join(f"{key.removeprefix('lr/')} {rate:.2e}" for key, rate in rates.items() if key != "lr/no_decay")
 
 
 def _rounded(value: float | None) -> str:
-    """A perplexity as text; losses above 709 have none that is a finite number."""
+    """Return a perplexity as text; "none" stands for the loss whose perplexity is not a finite number."""
     if value is None:
         return "none"
     return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}" if value < 1e7 else f"{value:.2e}"
