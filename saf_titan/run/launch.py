@@ -55,7 +55,7 @@ def launch(run: RunConfig) -> int:
 
 
 def _write_report(run: RunConfig) -> None:
-    from saf_titan.report import write_report
+    from saf_titan.report.write import write_report
 
     logger.info(f"Report: {write_report(Path(run.dump_folder), heads=run.report.heads)}")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 # first: it must precede every other torchtitan module
 from saf_titan import compat  # isort: skip
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,9 +15,8 @@ import torch
 from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.tools.logging import logger
 
-from saf_titan.run.validation import perplexity
-
-METRICS_FILE = "metrics.jsonl"
+from saf_titan.report.format import perplexity_text
+from saf_titan.report.rows import METRICS_FILE, Row, TrainRow, ValidationRow, perplexity, write_row
 
 
 class RunMetrics(MetricsProcessor):
@@ -109,21 +107,21 @@ class RunMetrics(MetricsProcessor):
 
         rates = {key: value for key, value in extra.items() if key.startswith("lr/")}
         self.write(
-            "train",
-            step=step,
-            loss=global_avg_loss,
-            perplexity=perplexity(global_avg_loss),
-            grad_norm=grad_norm,
-            tokens_per_second=tokens_per_second,
-            step_seconds=step_seconds,
-            tokens=num_tokens,
-            static_heads=self.num_static_heads,
-            tflops=tflops,
-            **rates,
+            TrainRow(
+                step=step,
+                loss=global_avg_loss,
+                grad_norm=grad_norm,
+                tokens_per_second=tokens_per_second,
+                step_seconds=step_seconds,
+                tokens=num_tokens,
+                static_heads=self.num_static_heads,
+                tflops=tflops,
+                rates={key.removeprefix("lr/"): rate for key, rate in rates.items()},
+            )
         )
         self._say(
             f"step {step}/{self._total_steps} | loss {global_avg_loss:.4f} | "
-            f"perplexity {_rounded(perplexity(global_avg_loss))} | grad {grad_norm:.3f} | "
+            f"{perplexity_text(global_avg_loss)} | grad {grad_norm:.3f} | "
             f"{tokens_per_second:,.0f} tok/s | lr {_rates(rates)} | static {self.num_static_heads}/{self.num_heads} | "
             f"{memory.max_reserved_gib:.1f} GiB | eta {_duration((self._total_steps - step) * step_seconds)}"
         )
@@ -131,20 +129,17 @@ class RunMetrics(MetricsProcessor):
         self._reset()
 
     def log_validation(self, loss: float, step: int, extra_metrics: dict[str, Any] | None = None) -> None:
-        value = perplexity(loss)
-        metrics = {"validation_metrics/loss": loss, **(extra_metrics or {})}
-        if value is not None:
-            metrics["validation_metrics/perplexity"] = value
-        self.logger.log(metrics, step)
-        self.write("validation", step=step, loss=loss, perplexity=value, phase=self.validation_phase)
+        metrics = {"validation_metrics/loss": loss, "validation_metrics/perplexity": perplexity(loss)}
+        self.logger.log({**metrics, **(extra_metrics or {})}, step)
+        self.write(ValidationRow(step=step, loss=loss, phase=self.validation_phase))
         self._say(
-            f"step {step}/{self._total_steps} | validation loss {loss:.4f}, perplexity {_rounded(value)} "
+            f"step {step}/{self._total_steps} | validation loss {loss:.4f}, {perplexity_text(loss)} "
             f"({self.validation_phase})"
         )
         self.last_validated_step = step
         self._reset()
 
-    def write(self, kind: str, **fields: Any) -> None:
+    def write(self, row: Row) -> None:
         """Append one row to ``metrics.jsonl``, on the first rank that knows the loss; a row is one line, written in one
         piece.
         """
@@ -152,7 +147,7 @@ class RunMetrics(MetricsProcessor):
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": kind, **fields}) + "\n")
+            file.write(write_row(row))
 
     def _say(self, line: str) -> None:
         if self._knows_loss:
@@ -177,13 +172,6 @@ def end_last_line(path: Path) -> None:
 def _rates(rates: dict[str, float]) -> str:
     """Return the learning rate of each circuit as text; vectors have that of ``other``."""
     return " ".join(f"{key.removeprefix('lr/')} {rate:.2e}" for key, rate in rates.items() if key != "lr/no_decay")
-
-
-def _rounded(value: float | None) -> str:
-    """Return a perplexity as text; "none" stands for the loss whose perplexity is not a finite number."""
-    if value is None:
-        return "none"
-    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}" if value < 1e7 else f"{value:.2e}"
 
 
 def _duration(seconds: float) -> str:

@@ -23,6 +23,7 @@ from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
 from saf_titan.config import RunConfig, to_toml
 from saf_titan.data.checks import inspect_data
 from saf_titan.data.loader import ShardLoader
+from saf_titan.report.rows import FinishRow, FreezeRow, FreezeUndoneRow, ResumeRow, StartRow
 from saf_titan.run.backends import backend_lines
 from saf_titan.run.calibration_data import TokenBatch, calibration_loader, read_calibration_data, rounding_line
 from saf_titan.run.freezer import Freezer, FreezeResult, freeze_schedule
@@ -178,8 +179,8 @@ class SAFTrainer(Trainer):
         # at step 0 a checkpoint gave its weights alone: its schedule was another run's
         if self._saved.state and self.step:
             self.freezer.load_state(self._saved.state)
-        kind = "resume" if self.step else "start"
-        self.metrics_processor.write(kind, step=self.step, world_size=self.parallel_dims.world_size)
+        row_type = ResumeRow if self.step else StartRow
+        self.metrics_processor.write(row_type(step=self.step, world_size=self.parallel_dims.world_size))
         if dist.get_rank() == 0:
             self._folder.mkdir(parents=True, exist_ok=True)
             (self._folder / "config.toml").write_text(to_toml(self._run), encoding="utf-8")
@@ -206,7 +207,7 @@ class SAFTrainer(Trainer):
         """Once, when the last step is done."""
         assert self._clock is not None
         # what saf.matched_seconds of a run to be compared with this one is set to
-        self.metrics_processor.write("finish", step=self.step, seconds=self._clock.elapsed())
+        self.metrics_processor.write(FinishRow(step=self.step, seconds=self._clock.elapsed()))
         if self._budget is not None:
             logger.info(f"Time budget spent: {self._elapsed:.1f} s, {self.step} steps")
             if self._run.saf.enable and self.step < self._run.freeze_step:
@@ -281,21 +282,23 @@ class SAFTrainer(Trainer):
         logger.info(f"Static heads: {self.freezer.summary() or 'none'}")
         for head in plan.skipped:
             logger.info(f"Skipped L{head.layer}H{head.head}: {head.reason}")
-        kind = "freeze" if result.accepted else "freeze_undone"
         folder = f"saf/step-{plan.step:06d}"
         if dist.get_rank() == 0 and result.accepted:
             target = self._folder / folder
             target.mkdir(parents=True, exist_ok=True)
             plan.save(target / "plan.safetensors")
             result.calibration.save(target / "stats.safetensors")
+        row_type = FreezeRow if result.accepted else FreezeUndoneRow
         self.metrics_processor.write(
-            kind,
-            step=plan.step,
-            heads=len(plan.heads),
-            folder=folder if result.accepted else "",
-            digest=plan.digest,
-            seconds=seconds,
-            held_out_losses=result.losses,
+            row_type(
+                step=plan.step,
+                heads=len(plan.heads),
+                new_heads=sum(head.step == plan.step for head in plan.heads),
+                folder=folder if result.accepted else "",
+                digest=plan.digest,
+                seconds=seconds,
+                held_out_losses=result.losses,
+            )
         )
 
     def _validate(self, phase: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 # first: it must precede every other torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,12 +57,3 @@ class FixedSetValidator(Validator):
         )
         # torchtitan makes the loader of a given number of steps endless
         self.dl_config = finite
-
-
-def perplexity(loss: float) -> float | None:
-    """exp of a loss in nats per token; None where it is not a finite number."""
-    try:
-        value = math.exp(loss)
-    except OverflowError:
-        return None
-    return value if math.isfinite(value) else None

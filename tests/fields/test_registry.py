@@ -19,7 +19,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     for name, group in (("red", "warm"), ("blue", "cold"), ("amber", "warm")):
         (package / f"{name}.py").write_text(
             "from saf_titan.saf.select.selector import Selector\n"
-            f'ENTRY = Selector(name="{name}", group="{group}", doc="is {name}")\n'
+            f'ENTRY = Selector(name="{name}", group="{group}", doc="is {name}", reason="")\n'
         )
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.startswith("colours")]:

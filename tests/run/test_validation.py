@@ -1,8 +1,7 @@
-"""Validation goes over a fixed set of windows; perplexity is given where there is one."""
+"""Validation goes over a fixed set of windows."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +12,7 @@ from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.config import CompileConfig, ParallelismConfig
 
 from saf_titan.data.loader import ShardLoader
-from saf_titan.run.metrics import _rounded
-from saf_titan.run.validation import FixedSetValidator, perplexity
+from saf_titan.run.validation import FixedSetValidator
 from tests.data.corpus import write_corpus
 
 T, VOCAB = 8, 50
@@ -60,17 +58,3 @@ def test_the_loss_is_the_mean_over_the_first_windows_whatever_the_batch(tmp_path
     x_N, y_N = ids[first : first + 5 * T], ids[first + 1 : first + 5 * T + 1]
     expected = nn.functional.cross_entropy(model(x_N), y_N).item()
     assert losses == pytest.approx([expected, expected], rel=1e-6)
-
-
-def test_perplexity() -> None:
-    assert perplexity(2.0) == pytest.approx(math.e**2)
-    assert perplexity(710.0) is None
-    assert perplexity(math.nan) is None
-    assert perplexity(math.inf) is None
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(None, "none"), (12.345, "12.3"), (999.9, "999.9"), (45678.9, "45,679"), (1e300, "1.00e+300")]
-)
-def test_perplexity_as_text(value: float | None, text: str) -> None:
-    assert _rounded(value) == text
