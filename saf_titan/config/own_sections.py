@@ -43,21 +43,28 @@ class ModelSection:
     norm_eps: Annotated[float, Range(above=0)] = 1e-5
     """gpt: added to the variance in LayerNorm."""
     attention_backend: Literal["auto", "naive", "split", "fused"] = "auto"
-    """Attention of layers with static heads. auto: the fastest that runs here. A named one must run here."""
+    """Attention of layers with live and static heads. auto: on a CPU fused, which is measured to be the fastest; on a
+    GPU split, which keeps torch's attention kernel for the live heads and is not yet timed against fused. A named one
+    must run here. The log tells which one each layer takes, and why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataSection:
-    """Token shards, as written by rust_data.tokenize."""
+    """The token ids to train on."""
 
     path: str = "data/fineweb_edu"
-    """Folder that holds manifest.json; a relative path counts from the working directory."""
+    """Folder written by rust_data.tokenize, folder of .bin files of nanoGPT, llm.c or modded-nanogpt, or one such file;
+    a relative path counts from the working directory. In a folder without manifest.json, files whose name has the word
+    val are held out for calibration and validation; without such a file, the last tenth of the ids, at most 10
+    million."""
+    vocab_size: Annotated[int, NOT_NEGATIVE] = 0
+    """Size of the vocabulary, for .bin files that do not tell it: 50257 for GPT-2. 0: the files tell it."""
     seed: Annotated[int, NOT_NEGATIVE] = 1337
     """Seed of the order of the training windows."""
     shuffle: bool = True
     """Visit the windows of an epoch in a seeded random order, each once. false: in the order of the corpus."""
     verify: bool = False
-    """Compare every shard with its digest before the first step; reads all data once."""
+    """Compare every shard with its digest in manifest.json before the first step; reads all data once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +124,8 @@ class SafSection(PlanSettings, FreezeTiming):
     where the loss falls. Solved on all calibration batches of a rank but the last, judged on that, so it needs two
     sequences beside it. For freezing without further training: training makes up for it by itself."""
     calibration_sequences: Annotated[int, Range(low=2)] = 32
-    """Held-out sequences the statistics are taken from."""
+    """Held-out sequences that the statistics are taken from. On ranks that do not divide the number, the next multiple
+    of the number of ranks is taken."""
     calibration_batch_size: Annotated[int, NOT_NEGATIVE] = 0
     """Sequences a rank calibrates at once. 0: training.local_batch_size."""
     calibration_seed: Annotated[int, NOT_NEGATIVE] = 1337

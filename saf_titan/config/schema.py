@@ -71,6 +71,13 @@ class RunConfig:
         # 0.29 of 100 steps is 29: the fraction counts as the decimal that was written, not as its binary neighbour
         return self.saf.step or int(Fraction(str(self.saf.fraction)) * self.training.steps)
 
+    def tokens_per_step(self, data_parallel: int) -> int:
+        """Tokens in one optimizer step of all `data_parallel` ranks that read different sequences."""
+        training = self.training
+        local = training.local_batch_size * data_parallel
+        sequences = training.global_batch_size if training.global_batch_size > 0 else local
+        return sequences * training.seq_len
+
     @property
     def schedule_steps(self) -> int:
         """Length of the learning-rate schedule in steps."""

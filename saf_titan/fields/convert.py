@@ -13,17 +13,17 @@ _INT64 = 2**63
 
 
 class Mismatch(ValueError):
-    """A value does not have the type or lie in the range of its field; the text says what does."""
+    """Raised when a value has the wrong type or is out of range; the message states what is allowed."""
 
 
 def field_types(section: type) -> dict[str, Any]:
-    """Annotated type of every field of a section, in order."""
+    """Return the annotated type of every field of a section, in order."""
     hints = get_type_hints(section, include_extras=True)
     return {f.name: hints[f.name] for f in dataclasses.fields(section)}
 
 
 def convert(value: Any, hint: Any) -> Any:
-    """`value` as the annotated type `hint`; raises `Mismatch`."""
+    """Return `value` as the annotated type `hint`; raise `Mismatch` if it is none."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         inner, allowed = convert(value, args[0]), args[1]
@@ -78,7 +78,7 @@ def _suggest(value: Any, options: tuple[str, ...]) -> str:
 
 
 def describe(hint: Any) -> str:
-    """What a field takes, in words: "a whole number, at least 1"."""
+    """Say what a field takes: "a whole number, at least 1"."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal or choices(hint):
         return f"one of {_choices(hint)}"
@@ -100,12 +100,12 @@ def choices(hint: Any) -> Mapping[str, str]:
 
 
 def takes_text(hint: Any) -> bool:
-    """Whether a field holds a string, so that quotes can be left off on a command line."""
+    """Return whether a field holds a string, so that quotes can be left off on a command line."""
     return hint is str or get_origin(hint) is Literal or bool(choices(hint))
 
 
 def to_toml_value(value: Any) -> str:
-    """A value as TOML text on one line."""
+    """Return a value as TOML text on one line."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -121,5 +121,5 @@ def to_toml_value(value: Any) -> str:
 
 
 def is_section(hint: Any) -> bool:
-    """Whether a field of the run is a table of its own."""
+    """Return whether a field of the run is a table of its own."""
     return isinstance(hint, type) and dataclasses.is_dataclass(hint)

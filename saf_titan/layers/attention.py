@@ -16,6 +16,8 @@ from torchtitan.protocols.module import Module
 from saf_titan.layers.qkv import SplitQKV
 from saf_titan.ops import StaticPattern, mixed_attention, prepare_pattern
 from saf_titan.ops.dense_mix import dense_attention
+from saf_titan.ops.mixed_attention.heads import Heads
+from saf_titan.ops.mixed_attention.op import fused_obstacle, prefers_split
 from saf_titan.saf.calibrate.capture import CaptureFn
 
 
@@ -82,6 +84,31 @@ class MixedAttention(Module):
         # the model is built on the meta device and materialised empty
         self.live_heads_U = torch.arange(self.num_heads, device=buffer_device or self.live_heads_U.device)
 
+    def describe_backend(self, head_dim: int, device: torch.device) -> str:
+        """Say which operator this layer takes for heads of width `head_dim` on `device`, and why."""
+        if not self.static_heads:
+            return "torch's attention (no head is static)"
+        if self.dense_STT is not None:
+            return "torch's attention for live heads, matrix products for the static ones (patterns are matrices)"
+        if not self.live_heads_U.numel():
+            return "static mixing (every head is static)"
+        if self.backend != "auto":
+            return f'{self.backend} (model.attention_backend = "{self.backend}")'
+        heads = Heads(self.live_heads_U, self.static_heads_S)
+        # the choice depends on the width and the device of values, not on their numbers
+        v_BTKD = torch.empty((1, 1, 1, head_dim), device=device)
+        obstacle = fused_obstacle(v_BTKD, heads, self._pattern())
+        if obstacle is not None:
+            return f"split (auto: fused {obstacle})"
+        if prefers_split(v_BTKD, None):
+            return "split (auto: it keeps torch's attention kernel for live heads; not timed against fused on a GPU)"
+        return "fused (auto: the fastest measured on a CPU)"
+
+    def _pattern(self) -> StaticPattern | None:
+        if not self.static_heads:
+            return None
+        return StaticPattern(*(getattr(self, f"pattern_{name}") for name in StaticPattern._fields))
+
     def forward(
         self, q_BTUD: Tensor | None, k_BTKD: Tensor | None, v_BTKD: Tensor, *, scale: float | None = None
     ) -> Tensor:
@@ -89,16 +116,13 @@ class MixedAttention(Module):
         if self.dense_STT is not None:
             heads = {"live_heads": self.live_heads_U, "static_heads": self.static_heads_S}
             return dense_attention(q_BTUD, k_BTKD, v_BTKD, **heads, p_STT=self.dense_STT, scale=scale)
-        pattern = None
-        if self.static_heads:
-            pattern = StaticPattern(*(getattr(self, f"pattern_{name}") for name in StaticPattern._fields))
         return mixed_attention(
             q_BTUD,
             k_BTKD,
             v_BTKD,
             live_heads=self.live_heads_U,
             static_heads=self.static_heads_S,
-            pattern=pattern,
+            pattern=self._pattern(),
             scale=scale,
             # a named back end is for layers with live and static heads; other layers have only one implementation
             backend=self.backend if self.static_heads and self.live_heads_U.numel() else "auto",
@@ -156,6 +180,13 @@ class SAFAttention(GQAttention):
         group = self.n_heads // self.n_kv_heads
         unread = self.qkv_linear.unused_heads(self.static_heads, frees_values=self.is_pruned).k
         return tuple(head // group - sum(kv_head < head // group for kv_head in unread) for head in self.live_heads)
+
+    def describe_backend(self) -> str:
+        """Say which operator the layer takes for its heads as they are now, and why."""
+        text = self.inner_attention.describe_backend(self.qkv_linear.head_dim, self.wo.weight.device)
+        if not self.is_pruned:
+            return text
+        return f"torch's attention for {len(self.live_heads)} live heads (the others are pruned)"
 
     def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None:
         """Make exactly ``heads`` (ascending, unique) static.

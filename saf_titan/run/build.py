@@ -1,4 +1,4 @@
-"""From the configuration of a run to torchtitan's: one function a concern, nothing decided twice."""
+"""Makes torchtitan's configuration from that of a run: one function for each part of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 
 from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.components.loss import CrossEntropyLoss
-from torchtitan.components.validate import Validator
 from torchtitan.config import CommConfig, CompileConfig, DebugConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import ActivationCheckpointingConfig, FullAC
 from torchtitan.tools.profiler import Profiler
@@ -22,15 +21,18 @@ from saf_titan.data.loader import NullTokenizer, ShardLoader
 from saf_titan.layers.activation_checkpoint import SelectiveACWithStaticMix
 from saf_titan.models import model_spec
 from saf_titan.run.metrics import RunMetrics
+from saf_titan.run.precision import compute_precision
 from saf_titan.run.trainer import SAFTrainer
+from saf_titan.run.validation import FixedSetValidator
 
 
 def trainer_config(run: RunConfig) -> SAFTrainer.Config:
-    """torchtitan's configuration of ``run``; build it once a process group can be made."""
+    """Return torchtitan's configuration of ``run``. Its ``build()`` makes the process group and the trainer."""
     spec = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
     vocab_size = spec.model.vocab_size
     loader = ShardLoader.Config(
         path=run.data.path,
+        corpus_vocab_size=run.data.vocab_size,
         seed=run.data.seed,
         shuffle=run.data.shuffle,
         verify=run.data.verify,
@@ -46,11 +48,12 @@ def trainer_config(run: RunConfig) -> SAFTrainer.Config:
         loss=CrossEntropyLoss.Config(global_vocab_size=vocab_size),
         optimizer=_optimizer(run),
         lr_scheduler=_lr_scheduler(run),
-        validator=Validator.Config(
+        validator=FixedSetValidator.Config(
             enable=run.validator.enable,
             freq=run.validator.freq,
-            steps=run.validator.steps,
-            dataloader=replace(loader, split="validation", shuffle=False, verify=False),
+            dataloader=replace(
+                loader, split="validation", max_tokens=run.validator.tokens, shuffle=False, verify=False
+            ),
         ),
         checkpoint=_checkpoint(run),
         metrics=RunMetrics.Config(
@@ -70,7 +73,7 @@ def trainer_config(run: RunConfig) -> SAFTrainer.Config:
             enable_cpu_offload=run.training.enable_cpu_offload,
             disable_cuda_graphs=not run.training.cuda_graphs,
             dtype=run.training.dtype,
-            mixed_precision_param=run.training.mixed_precision_param,
+            mixed_precision_param=compute_precision(run),
             gc_freq=run.training.gc_freq,
         ),
         parallelism=ParallelismConfig(
@@ -102,7 +105,7 @@ def trainer_config(run: RunConfig) -> SAFTrainer.Config:
 
 
 def qk_ratio(run: RunConfig) -> Schedule:
-    """Factor on the learning rate of the QK circuit, per finished step."""
+    """Return the factor on the learning rate of the QK circuit as a function of the finished steps."""
     circuits = run.circuits
     if circuits.qk_lr_schedule == "constant":
         return constant(circuits.qk_lr_ratio)

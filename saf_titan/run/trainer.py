@@ -21,12 +21,15 @@ from torchtitan.trainer import Trainer
 
 from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
 from saf_titan.config import RunConfig, to_toml
+from saf_titan.data.checks import inspect_data
 from saf_titan.data.loader import ShardLoader
 from saf_titan.report.rows import FinishRow, FreezeRow, FreezeUndoneRow, ResumeRow, StartRow
-from saf_titan.run.calibration_data import TokenBatch, calibration_loader, read_calibration_data
+from saf_titan.run.backends import backend_lines
+from saf_titan.run.calibration_data import TokenBatch, calibration_loader, read_calibration_data, rounding_line
 from saf_titan.run.freezer import Freezer, FreezeResult, freeze_schedule
 from saf_titan.run.measurement import sequence_losses
 from saf_titan.run.metrics import RunMetrics
+from saf_titan.run.precision import precision_line
 from saf_titan.run.resume import (
     CLOCK_KEY,
     MODEL_KEY,
@@ -57,6 +60,7 @@ class SAFTrainer(Trainer):
 
     optimizers: CircuitOptimizers
     lr_schedulers: CircuitSchedules
+    dataloader: ShardLoader
     metrics_processor: RunMetrics
     ntokens_seen: int
     stopped_early: bool
@@ -94,12 +98,14 @@ class SAFTrainer(Trainer):
             * self._batch_world()[0]
             * config.training.seq_len
         )
+        self.metrics_processor.tokens_seen = lambda: self.dataloader.tokens_given
         if self._saved.plan is not None:
             self.freezer.restore(self._saved.plan)
             self._heads_changed()
         elif config.run.saf.enable:
             # too little data is better known now than half-way
             self._calibration_loader()
+        self._log_opening()
 
     @staticmethod
     def _checkpoint_to_load(config: Config) -> Path | None:
@@ -221,11 +227,24 @@ class SAFTrainer(Trainer):
         self.optimizers.zero_grad()
         with self._collective_timeout(self._run.saf.timeout_seconds):
             self._validate("before_freeze")
-            data = read_calibration_data(self._calibration_loader(), self._run)
+            data = read_calibration_data(self._calibration_loader(), self._run, world_size=self._batch_world()[0])
             result = self.freezer.freeze(self.step, rate, data)
             self._heads_changed()
+            self._log_backends()
             self._validate("after_freeze")
         self._record(result)
+
+    def _log_opening(self) -> None:
+        """Say what the run reads and how it computes."""
+        lines, _ = inspect_data(self._run, self.parallel_dims.world_size)
+        rounding = rounding_line(self._run, self._batch_world()[0]) if self._run.saf.enable else None
+        for line in [*lines, precision_line(self._run), *([rounding] if rounding else [])]:
+            logger.info(line)
+        self._log_backends()
+
+    def _log_backends(self) -> None:
+        for line in backend_lines(self.freezer.attentions):
+            logger.info(line)
 
     def _calibration_loader(self) -> ShardLoader:
         world_size, rank = self._batch_world()

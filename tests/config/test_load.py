@@ -189,6 +189,18 @@ def test_a_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
     assert only(path).source == str(path)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "bom.toml"
+    path.write_bytes(b'\xef\xbb\xbf[model]\nflavor = "debug"\n')
+    assert load_config(path).model.flavor == "debug"
+
+
+def test_a_key_of_torchtitan_that_we_replace_says_by_what() -> None:
+    problem = only(None, "--validator.steps", "16")
+    assert problem.key == "validator.steps"
+    assert "set validator.tokens" in problem.message
+
+
 def test_a_missing_file_names_its_neighbour(tmp_path: Path) -> None:
     (tmp_path / "debug_cpu.toml").touch()
     assert "debug_cpu.toml?" in only(tmp_path / "debug-cpu.toml").message

@@ -103,12 +103,3 @@ def test_a_damaged_shard_names_the_file(tmp_path: Path, corpus_overrides: tuple[
     assert str(shard) in failed.output
     # the launcher's own at most: that a rank failed, and what torchtitan recorded of it
     assert failed.output.count(TRACEBACK) <= 2
-
-
-def test_too_little_calibration_data_is_known_before_the_first_step(
-    tmp_path: Path, corpus_overrides: tuple[str, ...]
-) -> None:
-    failed = train(tmp_path, *corpus_overrides, "--saf.calibration_sequences", "1000", ranks=1, status=1)
-    assert "saf.calibration_sequences = 1000" in failed.output
-    assert "windows of 64 tokens" in failed.output
-    assert "step 1/" not in failed.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
@@ -61,6 +62,9 @@ def test_resume_at_another_world_size_sees_the_same_data_and_heads(
         # the same sequences, whose gradients are added up in another order: float32 rounding, grown by AdamW
         assert loss == pytest.approx(source.losses()[step], abs=2e-5), step
     assert [row["static_heads"] for row in resumed.kind("train")] == [2, 2]
+    final = [run.kind("validation")[-1] for run in (source, resumed)]
+    assert final[1]["loss"] == pytest.approx(final[0]["loss"], abs=2e-5)
+    assert final[1]["perplexity"] == pytest.approx(math.exp(final[1]["loss"]))
     plans = [read_freeze(run.folder / "checkpoint" / "step-8").plan for run in (source, resumed)]
     assert plans[0] is not None
     assert plans[1] is not None
@@ -87,11 +91,12 @@ def test_a_checkpoint_before_the_freeze_has_stock_keys_only(whole: Run) -> None:
     assert keys(2) - keys(6) == set()
 
 
-def test_tokens_are_counted_over_a_change_of_world_size(
+def test_tokens_are_counted_over_a_change_of_world_size_and_batch(
     whole: Run, tmp_path: Path, corpus_overrides: tuple[str, ...]
 ) -> None:
-    resumed = resume(whole, tmp_path, 6, *corpus_overrides, ranks=1)
-    assert [row["tokens"] for row in resumed.kind("train")] == [7 * 8 * 64, 8 * 8 * 64]
+    half = ("--training.global_batch_size", "4")
+    resumed = resume(whole, tmp_path, 6, *corpus_overrides, *half, ranks=1)
+    assert [row["tokens"] for row in resumed.kind("train")] == [(6 * 8 + 4) * 64, (6 * 8 + 8) * 64]
 
 
 @pytest.mark.parametrize(
