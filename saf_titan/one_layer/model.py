@@ -1,8 +1,8 @@
 """The one-layer model f(X) = W_OV X^T softmax(X W_QK x_T), for many seeds at once.
 
-Source: arXiv 2608.06776, eq. (1). There is no 1/sqrt(d), no bias, no position and no residual; the query row x_T is part
-of X. W_QK = W_K W_Q^T and W_OV = W_O W_V are collapsed into one matrix, or factorized into two. Embeddings are one-hot:
-for gradient descent any other orthonormal embedding gives the same course in another basis.
+Source: arXiv 2608.06776, eq. (1). There is no 1/sqrt(d), no bias, no position and no residual; the query row x_T is
+part of X. W_QK = W_K W_Q^T and W_OV = W_O W_V are collapsed into one matrix, or factorized into two. Embeddings are
+one-hot: for gradient descent any other orthonormal embedding gives the same course in another basis.
 
 Legend: S seeds, B sequences, T tokens of a sequence, V token types (and width of the model), M outputs, K classes.
 """
@@ -67,7 +67,7 @@ class OneLayer(nn.Module):
     def forward(self, tokens_SBT: Tensor) -> Output:
         """tokens int64 (S, B, T); the last token of a sequence is its query."""
         qk_SVV, ov_SMV = self.circuits()
-        S, B, T = tokens_SBT.shape
+        S, B, _ = tokens_SBT.shape
         query_SB = tokens_SBT[:, :, -1]
         # with one-hot embeddings a score is one entry of W_QK
         column_SVB = qk_SVV.gather(2, query_SB[:, None, :].expand(S, qk_SVV.shape[1], B))

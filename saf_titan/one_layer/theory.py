@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp, inf, log, sqrt
+from math import exp, inf, lgamma, log, sqrt
 
 import numpy as np
 
-from saf_titan.one_layer.setting import Parametrization, Ramp, Task, constant
+from saf_titan.one_layer.setting import Parametrization, Ramp, Task
 
 _EULER_GAMMA = 0.5772156649015329
 
@@ -198,7 +198,8 @@ def frozen_jacobian(time: float, task: Task, ratio: float) -> State:
     """
     p0, K, C = task.initial_mass, task.classes, task.distinct
     q = (1 + p0**2 * time / C) / (K - 1)
-    v = (q - lambert_w_of_exp(q - log(K - 1))) / p0
+    # q - W is the same as log((K - 1) W), which does not cancel at late times
+    v = log((K - 1) * lambert_w_of_exp(q - log(K - 1))) / p0
     return State(ratio / 2 * C * (K - 1) * task.score_scale * (1 - p0) * v**2, v)
 
 
@@ -240,7 +241,7 @@ class RandomContext:
         """Numbers of distinct tokens 0 .. T - 1 and their binomial probabilities, float64 (T,) each."""
         n = self.length - 1
         number = np.arange(n + 1)
-        log_choose = np.array([_log_factorial(n) - _log_factorial(k) - _log_factorial(n - k) for k in number])
+        log_choose = np.array([lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) for k in range(n + 1)])
         with np.errstate(divide="ignore"):
             log_p = log_choose + number * np.log(self.gamma) + (n - number) * np.log1p(-self.gamma)
         return number, np.exp(log_p)
@@ -257,7 +258,11 @@ def finite_length_flow(y: np.ndarray, context: RandomContext, ratio: float) -> n
     number, weight = context.counts()
     shift = max(z_d, z_0, z_q)
     mass = np.stack(
-        [number * exp(z_d - shift), (context.length - 1 - number) * exp(z_0 - shift), np.full(len(number), exp(z_q - shift))]
+        [
+            number * exp(z_d - shift),
+            (context.length - 1 - number) * exp(z_0 - shift),
+            np.full(len(number), exp(z_q - shift)),
+        ]
     )
     p, s_0, s_q = mass / mass.sum(0)
     wrong = (K - 1) / (K - 1 + np.exp(p * v))
@@ -269,26 +274,3 @@ def finite_length_flow(y: np.ndarray, context: RandomContext, ratio: float) -> n
             -ratio * v * (weight * p * s_q * wrong).sum(),
         ]
     )
-
-
-def _log_factorial(n: int) -> float:
-    return float(np.log(np.arange(1, n + 1)).sum())
-
-
-__all__ = [
-    "RandomContext",
-    "State",
-    "attention_mass",
-    "constant",
-    "error_probability",
-    "exponential_integral",
-    "finite_length_flow",
-    "flow",
-    "frozen_jacobian",
-    "integrate",
-    "lambert_w_of_exp",
-    "loss",
-    "predicted_mass",
-    "relation",
-    "start",
-]

@@ -6,7 +6,7 @@ Legend: S seeds, B sequences, N sequences of the test set, T tokens of a sequenc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -30,8 +30,8 @@ class Training:
     """One experiment. Raises ValueError for settings that exclude each other."""
 
     parametrization: Parametrization = "CACO"
-    task: Task = Task()
-    ramp: Ramp = Ramp()
+    task: Task = field(default_factory=Task)
+    ramp: Ramp = field(default_factory=Ramp)
     """Learning rate of the QK circuit over that of the OV circuit."""
     optimizer: Optimizer = "gd"
     """gd: the gradient of the whole task, in which every sequence holds each of its types once. sgd, adamw: batches of
@@ -168,7 +168,9 @@ def _measure(
 def _loss(model: OneLayer, tokens_SBT: Tensor, labels_SB: Tensor) -> Tensor:
     """Mean NLL of each seed, (S,)."""
     logits_SBM = model(tokens_SBT).logits_SBM
-    return F.cross_entropy(logits_SBM.flatten(0, 1), labels_SB.flatten(), reduction="none").view(labels_SB.shape).mean(1)
+    return (
+        F.cross_entropy(logits_SBM.flatten(0, 1), labels_SB.flatten(), reduction="none").view(labels_SB.shape).mean(1)
+    )
 
 
 def _optimizer(training: Training, model: OneLayer) -> torch.optim.Optimizer:
