@@ -13,7 +13,15 @@ import tomli
 from saf_titan.config.checks import conflicts
 from saf_titan.config.packaged import find_config, packaged_names
 from saf_titan.config.schema import RunConfig
-from saf_titan.fields.convert import Mismatch, convert, field_types, is_section, takes_text, to_toml_value
+from saf_titan.fields.convert import (
+    Mismatch,
+    convert,
+    field_types,
+    is_section,
+    is_table_list,
+    takes_text,
+    to_toml_value,
+)
 from saf_titan.fields.errors import COMMAND_LINE, ConfigError, Problem, nearest
 
 
@@ -135,6 +143,10 @@ def _read_overrides(words: Sequence[str], problems: list[Problem]) -> dict[str, 
             text, has_value = rest.pop(0), True
         if key in _TYPES and not has_value:
             problems.append(Problem(COMMAND_LINE, key, "", f"its value is missing; write --{key} VALUE"))
+        elif key in _TYPES and is_table_list(_TYPES[key]):
+            # the option is given once for each table
+            earlier = settings[key].value if key in settings else []
+            settings[key] = Setting([*earlier, text], COMMAND_LINE)
         elif key in _TYPES:
             settings[key] = Setting(_parse_word(text, as_text=takes_text(_TYPES[key])), COMMAND_LINE)
         elif key in _SECTIONS:

@@ -6,6 +6,7 @@ The string under a field is its documentation: `--help` prints it.
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from saf_titan.config.circuit_groups import CircuitGroup
 from saf_titan.config.shapes import FAMILIES
 from saf_titan.fields.choices import OneOf
 from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE, Range
@@ -69,7 +70,12 @@ class DataSection:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CircuitsSection:
-    """Learning rate of the QK circuit (wq, wk) relative to every other parameter."""
+    """Learning rates by circuit. The qk_lr_ keys are the short form of one group for wq and wk."""
+
+    group: tuple[CircuitGroup, ...] = ()
+    """[[circuits.group]] tables with match (qk, ov, mlp, norm, embedding or a pattern), layers, factor, schedule,
+    factor_end, hold_steps, ramp_steps. On the command line, once for each group: qk:layers=6-11,factor=0.25,
+    schedule=hold_then_ramp,hold_steps=200,ramp_steps=50."""
 
     qk_lr_ratio: Annotated[float, Range(above=0)] = 1.0
     """Factor on the learning rate of wq and wk. linear, hold_then_ramp: the factor at the start."""
@@ -84,7 +90,7 @@ class CircuitsSection:
     layers: tuple[int, ...] = ()
     """[first, last], both counted from 0 and included: the layers the factor applies to. []: all."""
     scale_weight_decay: bool = False
-    """true: the decay of wq and wk per step grows with the factor, as in plain AdamW. false: it stays the same."""
+    """true: the decay per step of a group grows with its factor, as in plain AdamW. false: it stays the same."""
 
 
 @dataclass(frozen=True, kw_only=True)

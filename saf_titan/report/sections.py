@@ -75,8 +75,8 @@ def _run_facts(log: RunLog) -> Iterator[tuple[str, str]]:
             f"{config.optimizer.name}, peak learning rate {config.optimizer.lr:g}, "
             f"{config.lr_scheduler.warmup_steps:,} warmup steps, {config.lr_scheduler.decay_type} decay",
         )
-        if config.scales_qk:
-            yield "QK circuit", f"learning rate x {config.circuits.qk_lr_ratio:g} ({config.circuits.qk_lr_schedule})"
+        for rule in config.circuit_groups:
+            yield f"Circuit {rule.name}", f"learning rate x {rule.factor:g} ({rule.schedule})"
         yield "static heads", _freeze_intent(log)
     if log.world_size is not None:
         resumed = sum(isinstance(session, ResumeRow) for session in log.sessions)

@@ -15,7 +15,6 @@ from torchtitan.distributed.activation_checkpoint import ActivationCheckpointing
 from torchtitan.tools.profiler import Profiler
 
 from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
-from saf_titan.circuits.schedule import Schedule, constant, hold_then_ramp
 from saf_titan.config import RunConfig
 from saf_titan.data.loader import NullTokenizer, ShardLoader
 from saf_titan.layers.activation_checkpoint import SelectiveACWithStaticMix
@@ -104,19 +103,6 @@ def trainer_config(run: RunConfig) -> SAFTrainer.Config:
     )
 
 
-def qk_ratio(run: RunConfig) -> Schedule:
-    """Return the factor on the learning rate of the QK circuit as a function of the finished steps."""
-    circuits = run.circuits
-    if circuits.qk_lr_schedule == "constant":
-        return constant(circuits.qk_lr_ratio)
-    return hold_then_ramp(
-        circuits.qk_lr_ratio,
-        circuits.qk_lr_ratio_end,
-        hold_steps=circuits.qk_lr_hold_steps if circuits.qk_lr_schedule == "hold_then_ramp" else 0,
-        ramp_steps=circuits.qk_lr_ramp_steps,
-    )
-
-
 def _optimizer(run: RunConfig) -> CircuitOptimizers.Config:
     optimizer = run.optimizer
     hyper_parameters: dict[str, object] = {"lr": optimizer.lr, "weight_decay": optimizer.weight_decay}
@@ -133,8 +119,7 @@ def _optimizer(run: RunConfig) -> CircuitOptimizers.Config:
     return CircuitOptimizers.Config(
         name=optimizer.name,
         hyper_parameters=hyper_parameters,
-        split_qk=run.scales_qk,
-        qk_layers=run.qk_layers,
+        rules=run.circuit_groups,
         implementation=implementation,
     )
 
@@ -148,7 +133,6 @@ def _lr_scheduler(run: RunConfig) -> CircuitSchedules.Config:
         decay_ratio=None if schedule.decay_ratio == 1.0 else schedule.decay_ratio,
         decay_type=schedule.decay_type,
         min_lr_factor=schedule.min_lr_factor,
-        qk_ratio=qk_ratio(run),
         scale_weight_decay=run.circuits.scale_weight_decay,
     )
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torchtitan.components.checkpointer.utils import canonical_fqn
 
-from saf_titan.circuits.groups import QK, ParameterGroup, parameter_groups
+from saf_titan.circuits.groups import ParameterGroup, parameter_groups
 from saf_titan.config import RunConfig, calibration_sequences, check_world_size, data_parallel_size, to_toml
 from saf_titan.heads.counts import head_count
 from saf_titan.models import model_spec
@@ -33,7 +33,7 @@ def describe(run: RunConfig, world_size: int = 1, *, data_lines: Sequence[str] =
     with torch.device("meta"):
         model = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len).model.build()
     parameters = [(canonical_fqn(name), parameter) for name, parameter in model.named_parameters()]
-    groups = parameter_groups(parameters, split_qk=run.scales_qk, qk_layers=run.qk_layers)
+    groups = parameter_groups(parameters, run.circuit_groups)
     blocks = [
         ("Configuration", to_toml(run).rstrip().splitlines()),
         ("Model", _model_lines(run, model)),
@@ -64,7 +64,7 @@ def _model_lines(run: RunConfig, model: nn.Module) -> list[str]:
 def _group_lines(run: RunConfig, groups: list[ParameterGroup]) -> list[str]:
     lines = [f"{'group':<10} {'tensors':>8} {'parameters':>14} {'peak lr':>10}"]
     for group in groups:
-        rate = run.optimizer.lr * (run.circuits.qk_lr_ratio if group.name == QK else 1.0)
+        rate = run.optimizer.lr * (group.rule.factor if group.rule else 1.0)
         lines.append(f"{group.name:<10} {len(group.names):>8} {group.num_elements:>14,} {rate:>10.3g}")
     return lines
 
@@ -83,13 +83,14 @@ def _token_lines(run: RunConfig, world_size: int) -> list[str]:
 
 
 def _schedule_lines(run: RunConfig) -> list[str]:
-    schedule, circuits = run.lr_scheduler, run.circuits
+    schedule = run.lr_scheduler
     lines = [f"warm-up over {schedule.warmup_steps:,} of {run.schedule_steps:,} steps, peak {run.optimizer.lr:g}"]
     if schedule.decay_ratio:
         share = f" over the last {schedule.decay_ratio:.0%}" if schedule.decay_ratio < 1 else ""
         lines.append(f"{schedule.decay_type} decay{share} to {run.optimizer.lr * schedule.min_lr_factor:g}")
-    if run.scales_qk:
-        lines.append(f"QK circuit: {circuits.qk_lr_schedule}, factor {circuits.qk_lr_ratio:g} at the start")
+    for rule in run.circuit_groups:
+        course = "" if rule.schedule == "constant" else f", {rule.schedule} to {rule.factor_end:g}"
+        lines.append(f"{rule.name}: factor {rule.factor:g}{course}")
     return lines
 
 
