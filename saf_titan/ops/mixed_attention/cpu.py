@@ -80,7 +80,7 @@ def cpu_backward(
 
 
 def _live_keys_and_values(k_BTKD: Tensor, v_BTKD: Tensor, heads: Heads) -> tuple[Tensor, Tensor]:
-    """One key and one value head for each live query head."""
+    """Return the keys and the values of each live query head, copied where query heads share a kv head."""
     num_kv, group = v_BTKD.shape[2], heads.num_heads // v_BTKD.shape[2]
     group_U = heads.live_U // group
     if not _is_compact(k_BTKD, v_BTKD, heads):
@@ -89,9 +89,16 @@ def _live_keys_and_values(k_BTKD: Tensor, v_BTKD: Tensor, heads: Heads) -> tuple
 
 
 def _is_compact(k_BTKD: Tensor, v_BTKD: Tensor, heads: Heads) -> bool:
-    """Whether each live query head has one key head of its own, in the same order."""
+    """Whether each live query head has a kv head of its own, in the same order."""
     return v_BTKD.shape[2] == heads.num_heads and k_BTKD.shape[2] == heads.live_U.shape[0]
 
 
 def _by_head(*tensors_BTHD: Tensor) -> tuple[Tensor, ...]:
-    return tuple(x_BTHD.transpose(1, 2) for x_BTHD in tensors_BTHD)
+    """The tensors as (B, heads, T, D), each with the elements of a row side by side.
+
+    torch's flash attention on a CPU takes any strides of the other dimensions, but reads a row as D neighbours and does
+    not check it.
+    """
+    rows = (x_BTHD if x_BTHD.stride(3) == 1 else x_BTHD.contiguous() for x_BTHD in tensors_BTHD)
+    # a head dim of 1 keeps its stride under contiguous(), and then no other element of the row is read
+    return tuple(x_BTHD.transpose(1, 2) for x_BTHD in rows)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from saf_titan.ops.mixed_attention.autocast import cast_as_autocast
 from saf_titan.ops.mixed_attention.fused import mixed_attention_fused
 from saf_titan.ops.mixed_attention.heads import HeadNumbers, Heads, make_heads
 from saf_titan.ops.mixed_attention.naive import mixed_attention_naive
@@ -48,10 +49,12 @@ def mixed_attention(
         operator for live and static heads: Triton on a GPU), or "auto": "fused" on a CPU and for packed documents where
         it can run, else "split" (which on a GPU keeps torch's fastest attention kernel for live heads).
 
-    Returns (B, T, H, D) in natural head order, in the dtype of v; gradients to q, k and v.
+    Returns (B, T, H, D) in natural head order, in the dtype of v; gradients to q, k and v. Under torch.autocast, q, k
+    and v are cast to its dtype first, as for torch's own attention.
     Raises ValueError for shapes that do not fit together, and a document, or T, above T_fit; on a GPU bounds of packed
     documents are a device assertion instead.
     """
+    q_BTUD, k_BTKD, v_BTKD = cast_as_autocast(q_BTUD, k_BTKD, v_BTKD)
     heads = make_heads(live_heads, static_heads, v_BTKD.device)
     check_attention(q_BTUD, k_BTKD, v_BTKD, heads, pattern, cu_seqlens)
     if k_BTKD is not None and not isinstance(live_heads, Tensor):
@@ -110,6 +113,11 @@ def check_attention(
         )
     if (q_BTUD is None) != (num_live == 0) or (k_BTKD is None) != (num_live == 0):
         raise ValueError(f"with {num_live} live heads, q and k must both be {'None' if num_live == 0 else 'given'}")
+    dtypes = {x.dtype for x in (q_BTUD, k_BTKD, v_BTKD) if x is not None}
+    if len(dtypes) > 1:
+        raise ValueError(
+            f"q, k and v must have one dtype, but have {', '.join(sorted(str(dtype) for dtype in dtypes))}"
+        )
     if q_BTUD is not None and q_BTUD.shape != (B, T, num_live, D):
         raise ValueError(f"q must have the shape {(B, T, num_live, D)}, but has {tuple(q_BTUD.shape)}")
     if k_BTKD is not None and (k_BTKD.shape[:2] != (B, T) or k_BTKD.shape[2] > num_kv or k_BTKD.shape[3:] != (D,)):
@@ -121,6 +129,7 @@ def check_attention(
     if pattern is None:
         return
     check_dtype(v_BTKD)
+    pattern.check_dtypes()
     if pattern.num_heads != num_static:
         raise ValueError(f"the pattern has {pattern.num_heads} heads, but static_heads has {num_static}")
     if cu_seqlens is None:

@@ -57,7 +57,10 @@ def mix_heads_compiled(
         return
     if x_BTHD.stride(3) != 1:
         x_BTHD = x_BTHD.contiguous()
-    spectra_H2N = pattern.spectra_H2N if pattern.T_fit == T else half_spectra(pattern.weight_HT[:, :T].float())
+    spectra_H2N = pattern.spectra_H2N
+    if pattern.T_fit != T:
+        # in fp64 like those of T_fit: the error bound counts no roundings of this transform
+        spectra_H2N = half_spectra(pattern.weight_HT[:, :T].double()).to(torch.complex64)
     _extension(
         _numbers(x_BTHD),
         _numbers(y_BTHD),

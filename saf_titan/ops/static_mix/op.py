@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saf_titan.ops.operators import define_gradient, define_operator
+from saf_titan.ops.operators import define_gradient, define_no_gradient, define_operator
 from saf_titan.ops.packing import check_packing, document_bounds
 from saf_titan.ops.pattern import StaticPattern
 from saf_titan.ops.static_mix.band import mix_head_band
@@ -52,6 +52,7 @@ def check_values(v_BTHD: Tensor, pattern: StaticPattern, cu_seqlens: Tensor | No
     if v_BTHD.dim() != 4:
         raise ValueError(f"v must have the shape (batch, time, heads, head dim), but has {tuple(v_BTHD.shape)}")
     check_dtype(v_BTHD)
+    pattern.check_dtypes()
     if v_BTHD.shape[2] != pattern.num_heads:
         raise ValueError(f"v has {v_BTHD.shape[2]} heads, but the pattern has {pattern.num_heads} static heads")
     if cu_seqlens is None:
@@ -87,6 +88,7 @@ def _kernel(
     )
     if backend == "triton" or (backend == "auto" and _on_gpu(x_BTHD)):
         return _mix_on_gpu(x_BTHD, pattern, transpose, cu_seqlens)
+    check_backend(backend, x_BTHD.device)
     y_BTHD = torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
     heads = range(pattern.num_heads)
     for start, stop in document_bounds(x_BTHD.shape[1], cu_seqlens):
@@ -135,12 +137,13 @@ def mix_heads(
         elif path == "sum":
             mix_head_sum(x_BTD, y_BTD, pattern.head(s, T, torch.float32), pattern.far_H2R[s], transpose)
         else:
-            mix_head_rows(x_BTD, y_BTD, pattern.alpha_HT[s], pattern.rho_HT[s], transpose)
+            mix_head_rows(x_BTD, y_BTD, pattern.alpha_HT[s].double(), pattern.rho_HT[s].double(), transpose)
     if compiled:
         mix_heads_compiled(x_BTHD, y_BTHD, compiled, pattern, transpose)
 
 
-def _fake(x_BTHD: Tensor, *_: Any) -> Tensor:
+def _fake(x_BTHD: Tensor, *rest: Any) -> Tensor:
+    check_backend(rest[-1], x_BTHD.device)
     return torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
 
 
@@ -197,3 +200,8 @@ def _backward(ctx: Any, dy_BTHD: Tensor) -> tuple[Any, ...]:
 define_operator("saf_titan::static_mix", _kernel, _fake)
 define_operator("saf_titan::static_mix_pattern_grad", _pattern_grad_kernel, _pattern_grad_fake)
 define_gradient("saf_titan::static_mix", _setup_context, _backward)
+define_no_gradient(
+    "saf_titan::static_mix_pattern_grad",
+    "second derivatives of static mixing by alpha and rho are not implemented: use static_mix_naive, which can be "
+    "differentiated any number of times",
+)

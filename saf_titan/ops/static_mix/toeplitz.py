@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from saf_titan.ops.certificate import BLOCK_TERMS
 from saf_titan.ops.pattern import HeadFactors
 
 BLOCK_ROWS = 256
@@ -35,9 +36,15 @@ def _causal_product(weight_T: Tensor, reversed_TN: Tensor) -> Tensor:
     # zeros in front of the weights are the causal mask
     strip = F.pad(weight_T, (rows - 1, rows)).unfold(0, T + rows - 1, 1)[:rows].contiguous()
     y_TN = reversed_TN.new_empty(T, N)
+    part_TN = reversed_TN.new_empty(rows, N)
     for start in range(0, T, rows):
         stop = min(T, start + rows)
         # a short last block starts further into the strip: it has fewer rows of zeros to skip
         skip = rows - (stop - start)
-        torch.mm(strip[: stop - start, skip : skip + stop], reversed_TN[T - stop :], out=y_TN[start:stop])
+        weights, values_TN = strip[: stop - start, skip : skip + stop], reversed_TN[T - stop :]
+        # one product for each BLOCK_TERMS keys: the error bound of a long sum in one product would grow with its length
+        torch.mm(weights[:, :BLOCK_TERMS], values_TN[:BLOCK_TERMS], out=y_TN[start:stop])
+        for key in range(BLOCK_TERMS, stop, BLOCK_TERMS):
+            keys = slice(key, key + BLOCK_TERMS)
+            y_TN[start:stop] += torch.mm(weights[:, keys], values_TN[keys], out=part_TN[: stop - start])
     return y_TN

@@ -49,6 +49,7 @@ def mix_triton(
     S = pattern.num_heads
     pattern, documents = in_documents(pattern, T, cu_seqlens)
     before_ST, after_ST = (pattern.inv_z_HT, pattern.scale_HT) if transpose else (pattern.scale_HT, pattern.inv_z_HT)
+    before_ST, after_ST = before_ST.contiguous(), after_ST.contiguous()
     strip, reach_S = make_strip(pattern, T, x_BTKD.dtype)
     xs_STN = prescale(x_BTKD, before_ST, kv_index_S, column_multiple=tiles.columns)
     y_BTSD = torch.empty(B, T, S, D, dtype=x_BTKD.dtype, device=x_BTKD.device)
@@ -57,7 +58,7 @@ def mix_triton(
     toeplitz_mm_kernel[(num_rows * num_columns * S,)](
         strip, reach_S, xs_STN, after_ST, y_BTSD, blocks, T, xs_STN.shape[1], strip.shape[2], xs_STN.shape[2], B * D, S,
         num_columns, after_ST.stride(0), D=D, BM=tiles.rows, BN=tiles.columns, BK=tiles.depth, PAD=STRIP_PAD,
-        TRANSPOSE=transpose, PRECISION=dot_precision(x_BTKD.dtype),
+        COPIES=strip.shape[1], TRANSPOSE=transpose, PRECISION=dot_precision(x_BTKD.dtype),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages,
     )  # fmt: skip
     return y_BTSD
@@ -109,13 +110,15 @@ def prescale(
     """
     B, T, _, D = x_BTKD.shape
     S = kv_index_S.shape[0]
+    # the kernel reads scalings and head numbers one beside the other
+    scale_ST = scale_ST.contiguous()
     rows = padded_time(T)
     columns = triton.cdiv(B * D + extra_columns, column_multiple) * column_multiple
     xs_STN = torch.empty(S, rows, columns, dtype=static_dtype(x_BTKD.dtype), device=x_BTKD.device)
     DP = padded_head_dim(D)
     column_blocks = triton.cdiv(columns, DP)
     prescale_kernel[(S * column_blocks * (rows // PRESCALE_ROWS),)](
-        x_BTKD, scale_ST, kv_index_S, xs_STN, T, rows, columns, B * D, column_blocks, *x_BTKD.stride(),
+        x_BTKD, scale_ST, kv_index_S.contiguous(), xs_STN, T, rows, columns, B * D, column_blocks, *x_BTKD.stride(),
         scale_ST.stride(0), D=D, BN=DP, BT=PRESCALE_ROWS,
     )  # fmt: skip
     return xs_STN
@@ -138,6 +141,14 @@ def find_block(blocks, i_block, i_first, T):
         length = tl.load(blocks + 3 * i_block + 1)
         i_first = tl.load(blocks + 3 * i_block + 2)
     return start, length, i_first
+
+
+@triton.jit
+def strip_rows(strip, i_s, o_a, ROWS: tl.constexpr, L, PAD: tl.constexpr, COPIES: tl.constexpr):
+    """Pointers [ROWS, 1] to where each row of a Hankel tile starts in the strip of head i_s, at the smallest lags."""
+    # row a is copy a % COPIES, read from a multiple of COPIES on
+    copy = (i_s * COPIES + o_a % COPIES)[:, None] * L
+    return strip + copy + (PAD - ROWS + o_a // COPIES * COPIES)[:, None]
 
 
 @triton.jit
@@ -168,8 +179,8 @@ def prescale_kernel(
 @triton.jit
 def toeplitz_mm_kernel(
     strip, reach, xs, scale, y, blocks, T, rows, L, columns, N, S, num_columns, stride_scale,
-    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PAD: tl.constexpr, TRANSPOSE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PAD: tl.constexpr,
+    COPIES: tl.constexpr, TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     i_block = tl.program_id(0) // (num_columns * S)
     i_n = tl.program_id(0) % num_columns
@@ -191,7 +202,7 @@ def toeplitz_mm_kernel(
         o_key = i_m + BM - 1 - o_b
         num_keys = i_m + BM
         step = -BK
-    p_w = strip + i_s * 8 * L + (o_a % 8)[:, None] * L + (PAD - BM + o_a // 8 * 8)[:, None] + o_b[None, :]
+    p_w = strip_rows(strip, i_s, o_a, BM, L, PAD, COPIES) + o_b[None, :]
     p_x = xs + i_s * rows * columns + (start + o_key)[:, None] * columns + o_n[None, :]
     b_y = tl.full([BM, BN], 0.0, tl.float32)
     for _ in tl.range(0, tl.minimum(num_keys, tl.load(reach + i_s) + BM - 1), BK):
