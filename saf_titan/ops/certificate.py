@@ -119,7 +119,7 @@ def far_error(scale: Tensor, weight: Tensor, inv_z: Tensor, far_H2R: Tensor) -> 
 def sum_error(scale: Tensor, weight: Tensor, inv_z: Tensor, far_H2R: Tensor) -> Tensor:
     """Bound the misfit (H,) of one exponential in running sums; infinite where fp32 factors cannot hold the decay."""
     exponential = last_exponential(far_H2R, weight.shape[1])
-    error = _largest_row(scale, (exponential - weight).abs(), inv_z)
+    error = _largest_row(scale, MISFIT_FACTOR * (exponential - weight).abs(), inv_z)
     return error.masked_fill(exponential[:, -1] < SUM_RANGE * exponential[:, 0], math.inf)
 
 

@@ -1,7 +1,8 @@
 """Static heads with a dense pattern: y = P v with a T x T matrix for each head.
 
-For controls whose pattern no two vectors describe. O(T^2) memory and work a head; the upper triangle is neither read
-nor multiplied. The matrices are float32, and sums are float32 at least, whatever the dtype of the values.
+For control experiments with patterns that alpha and rho cannot describe. O(T^2) memory and work for each head; the
+upper triangle is neither read nor multiplied. The matrices are float32, and sums are float32 at least, whatever the
+dtype of the values.
 
 Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim, X batch times head dim.
 """

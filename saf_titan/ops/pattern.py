@@ -4,12 +4,12 @@ A static head attends by P[i, j] = exp(alpha[j] + rho[i - j]) / Z_i for j <= i. 
 scale = exp(alpha) and inv_z = 1 / Z this is diag(inv_z) Toeplitz(weight) diag(scale): a causal convolution between two
 diagonal scalings.
 
-Two freedoms are used to make that safe in fp32:
-- the linear gauge alpha_j + c j, rho_d + c d changes Z_i by exp(c i) and P not at all; c is chosen where the error
-  bound of the convolution is smallest;
-- the M heaviest columns (attention sinks) leave the convolution and are applied exactly, as one dense block of T x M.
+Two steps keep the error of the convolution small in fp32:
+- The linear gauge alpha_j + c j, rho_d + c d multiplies Z_i by exp(c i) and leaves P as it is. c is chosen to minimise
+  the error bound of the convolution.
+- The M heaviest columns (attention sinks) are left out of the convolution and applied as one dense T x M block.
 
-Shapes: H static heads, T lags or positions (T_fit), M heavy columns, R exponentials, P fast paths.
+Shapes: H static heads, T lags or positions (T_fit), M heavy columns, R exponentials, P fast paths, N samples of a transform.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FP32_TINY = torch.finfo(torch.float32).tiny
 
 
 class HeadFactors(NamedTuple):
-    """What one head needs to mix sequences of one length T: factors cut to T, in the dtype to compute in."""
+    """Factors of one head for sequences of length T, in the dtype to compute in."""
 
     scale_T: Tensor
     weight_T: Tensor
@@ -86,7 +86,7 @@ class StaticPattern(NamedTuple):
         return self.alpha_HT.shape[1]
 
     def check_length(self, T: int) -> None:
-        """ValueError for a sequence longer than the pattern."""
+        """Raise ValueError for a sequence longer than the pattern."""
         if self.T_fit < T:
             raise ValueError(
                 f"sequence length T={T} exceeds T_fit={self.T_fit}, the length the static pattern was fitted for; "
@@ -94,12 +94,12 @@ class StaticPattern(NamedTuple):
             )
 
     def head(self, h: int, T: int, dtype: torch.dtype) -> HeadFactors:
-        """Factors of one head at length T."""
+        """Return the factors of head h, cut to length T, as `dtype`."""
         scale_T, weight_T, inv_z_T = (f_HT[h, :T].to(dtype) for f_HT in (self.scale_HT, self.weight_HT, self.inv_z_HT))
         return HeadFactors(scale_T, weight_T, inv_z_T, self.heavy_HM[h])
 
     def spectra(self, h: int, T: int, dtype: torch.dtype) -> Tensor:
-        """Spectra of the weights of one head for sequences of T, complex; shape (2, N)."""
+        """Return the spectra of the weights of head h for sequences of length T: complex, shape (2, N)."""
         if self.T_fit == T and dtype == torch.float32:
             return self.spectra_H2N[h]
         # in fp64 like those of T_fit: the error bound counts no roundings of this transform
@@ -123,10 +123,10 @@ DTYPES = (*[torch.float32] * 5, torch.complex64, torch.int64, torch.float64, tor
 
 
 def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
-    """Fix the gauge, normalise in fp64 and certify the fast paths of the patterns softmax_j(alpha[j] + rho[i - j]).
+    """Prepare the patterns P[i, j] = softmax_j(alpha[j] + rho[i - j]): normalise, fix the gauge, bound the errors; in fp64.
 
-    alpha_HT, rho_HT: floating, same shape (H, T_fit); -inf switches a column or a lag off. O(H T log T) work for all
-    but extreme patterns. Gradients flow from mixing back to alpha and rho where they require grad.
+    alpha_HT, rho_HT: floating, same shape (H, T_fit); -inf switches a column or a lag off. O(H T log T) work, except
+    for extreme patterns. Gradients flow from mixing back to alpha and rho where they require grad.
 
     Raises ValueError on a shape or dtype that does not fit, on NaN or +inf, and where a row has nothing to attend to.
     """
@@ -151,7 +151,7 @@ def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
     errors = torch.stack((error, FP64_ROUNDOFF / FP32_ROUNDOFF * error, 0 * error, *of_exponentials), dim=1)
     long, few = sum_roundings(T), FEW_ROUNDINGS
     roundings_P = torch.tensor([long, few, long, long, few], dtype=torch.float64, device=alpha.device)
-    # the gauge and the shifts are constants: d P / d alpha is the same in every gauge
+    # Gradients treat the gauge and the shifts as constants, because P does not depend on them.
     offset = gauge[:, None] * ramp
     return StaticPattern(
         alpha_HT=(alpha_HT.double() + (offset - alpha_shift - alpha_top)).float(),
@@ -168,7 +168,7 @@ def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
 
 
 def log_normalizer(alpha_HT: Tensor, rho_HT: Tensor) -> Tensor:
-    """log Z_i = log sum_{j<=i} exp(alpha[j] + rho[i - j]) in fp64, relative error of Z below 1e-8; shape (H, T).
+    """Return log Z_i = log sum_{j<=i} exp(alpha[j] + rho[i - j]) in fp64, relative error of Z below 1e-8; shape (H, T).
 
     One FFT convolution per head where its error bound allows, else blocks of rows in the log domain.
     """
@@ -201,7 +201,7 @@ def log_normalizer(alpha_HT: Tensor, rho_HT: Tensor) -> Tensor:
 
 
 def attention_rows(alpha_HT: Tensor, rho_HT: Tensor, start: int, stop: int) -> Tensor:
-    """Rows start..stop of the attention matrices softmax_j(alpha[j] + rho[i - j]); shape (H, stop - start, stop)."""
+    """Return rows start..stop of the attention matrices softmax_j(alpha[j] + rho[i - j]); shape (H, stop - start, stop)."""
     return torch.softmax(_logit_rows(alpha_HT, rho_HT, start, stop), dim=-1)
 
 

@@ -62,7 +62,7 @@ VALUES = {"q", "k", "v", "y", "x", "dy", "dq", "dk", "dv"}
 STATIC_VALUES = {"xs", "dys", "strip"}
 FLOATS = {"scale_log2"}
 # sizes that are multiples of 16 in every launch, or whenever the head dim is
-DIVISIBLE = {"rows", "columns", "L", "N", "stride_qt", "stride_kt", "stride_vt", "stride_yt", "stride_t", "stride_qb",
+DIVISIBLE = {"rows", "columns", "L", "X", "stride_qt", "stride_kt", "stride_vt", "stride_yt", "stride_t", "stride_qb",
              "stride_kb", "stride_vb", "stride_yb", "stride_b", "stride_qh", "stride_kh", "stride_vh", "stride_yh",
              "stride_k"}  # fmt: skip
 ONES = {"stride_qd", "stride_kd", "stride_vd", "stride_yd", "stride_d"}

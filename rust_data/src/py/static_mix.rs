@@ -1,7 +1,8 @@
 //! Static mixing of NumPy arrays, which share their memory with tensors. bfloat16 comes as its bits, in uint16.
 
 use numpy::{
-    ndarray::Dimension, Element as NumpyElement, PyArray4, PyReadonlyArray, PyArrayMethods, PyReadonlyArray2, PyReadonlyArray4, PyUntypedArrayMethods,
+    ndarray::Dimension, Element as NumpyElement, PyArray4, PyArrayMethods, PyReadonlyArray, PyReadonlyArray2,
+    PyReadonlyArray4, PyUntypedArrayMethods,
 };
 use pyo3::prelude::*;
 
@@ -14,7 +15,7 @@ use crate::static_mix::{Bf16, Element, Head, Layout, Mixer, Source, Target};
 ///
 /// heads: for each head to mix, (pattern, head of x, head of y). scale, weight, inv_z: [patterns, T or more]. spectra: real and imaginary parts
 /// of half the spectra, cyclic and twisted, [patterns, 2, N, 2]. heavy: columns [patterns, M], ascending; those
-/// from T on count for nothing.
+/// from T on are ignored.
 #[pyfunction]
 #[pyo3(signature = (x, y, heads, scale, weight, inv_z, spectra, heavy, *, transpose, threads))]
 #[allow(clippy::too_many_arguments)]
@@ -41,7 +42,7 @@ pub fn mix_heads(
     }
 }
 
-/// `N` are numbers as NumPy knows them, `E` what their bits mean.
+/// `N` is the element type of the NumPy arrays, `E` what its bits mean (uint16 holds bfloat16).
 fn mix<N: NumpyElement, E: Element>(
     py: Python<'_>,
     x: &Bound<'_, PyArray4<N>>,

@@ -48,21 +48,21 @@ def fused_forward(
 ) -> tuple[Tensor, Tensor]:
     """Output (B, T, H, D), contiguous, and the base-2 log-sum-exp of the live rows, fp32 (B, U, T)."""
     assert tiles.rows % tiles.columns == 0
-    B, T, num_kv, D = v_BTKD.shape
+    B, T, num_kv_heads, D = v_BTKD.shape
     H, U = heads.num_heads, heads.live_U.shape[0]
-    group = H // num_kv
+    group = H // num_kv_heads
     y_BTHD = torch.empty(B, T, H, D, dtype=v_BTKD.dtype, device=v_BTKD.device)
     lse_BUT = torch.empty(B, U, T, dtype=torch.float32, device=v_BTKD.device)
     pattern, documents = in_documents(pattern, T, cu_seqlens)
     strip, reach_S = make_strip(pattern, T, v_BTKD.dtype)
     inv_z_ST = pattern.inv_z_HT.contiguous()
     DL, DE = head_tiles(D)
-    xs_STN = prescale_heads(v_BTKD, pattern.scale_HT, heads.static_S // group)
-    k_index_U = compact_kv_index(heads.live_U // group, num_kv, k_BTKD.shape[2])
+    xs_STX = prescale_heads(v_BTKD, pattern.scale_HT, heads.static_S // group)
+    k_index_U = compact_kv_index(heads.live_U // group, num_kv_heads, k_BTKD.shape[2])
     blocks, num_blocks = row_blocks(T, tiles.rows, documents)
     mixed_fwd_kernel[(num_blocks * B * H,)](
-        q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads.natural_order(), k_index_U, strip, reach_S, xs_STN,
-        inv_z_ST, blocks, scale * LOG2_E, B, T, H, U, group, strip.shape[2], xs_STN.shape[1], xs_STN.shape[2],
+        q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads.natural_order(), k_index_U, strip, reach_S, xs_STX,
+        inv_z_ST, blocks, scale * LOG2_E, B, T, H, U, group, strip.shape[2], xs_STX.shape[1], xs_STX.shape[2],
         inv_z_ST.stride(0),
         *q_BTUD.stride(), *k_BTKD.stride(), *v_BTKD.stride(),
         D=D, DL=DL, DE=DE, PAD=STRIP_PAD, COPIES=strip.shape[1], PRECISION=dot_precision(v_BTKD.dtype),

@@ -30,7 +30,7 @@ else:
 
 
 def is_compiled() -> bool:
-    """Whether the extension is there."""
+    """Return whether the compiled extension was built."""
     return _extension is not None
 
 
@@ -77,5 +77,5 @@ def mix_heads_compiled(
 
 
 def _numbers(x: Tensor) -> NDArray[Any]:
-    """The memory of a tensor as NumPy has it, which knows no bfloat16."""
+    """View the memory of a tensor as a NumPy array. NumPy has no bfloat16, so those tensors are viewed as uint16."""
     return (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()

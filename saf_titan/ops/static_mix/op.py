@@ -32,15 +32,16 @@ def static_mix(
     """y[i] = sum_{j<=i} P[i, j] v[j] with P[i, j] = exp(alpha[j] + rho[i - j]) / Z_i, for each static head.
 
     v_BTHD: fp32, bf16 or fp16, any strides, T <= T_fit (a shorter T is exact). Accumulates in fp32; deterministic.
-    cu_seqlens: int tensor (N + 1,), the bounds 0 .. T of N documents packed into a batch of one; the pattern restarts
-        at each, and T_fit limits the longest document instead of T.
-    backend: "auto" (on a CPU the certified fast path of each head, see `explain`; on a GPU "triton"), "fft", "fft64",
+    cu_seqlens: int tensor (documents + 1,): the bounds, from 0 to T, of documents packed into a batch of one. The
+        pattern restarts at each document, and T_fit limits the longest document instead of T.
+    backend: "auto" (on a CPU the fastest path of each head whose error bound allows it, see `explain`; on a GPU "triton"), "fft", "fft64",
         "gemm", "band", "sum", "naive" or "triton".
-    Returns (B, T, H, D), contiguous, in the dtype of v; gradient to v, and to the alpha and rho that the pattern was
-    prepared from where they require grad.
+    Returns (B, T, H, D), contiguous, in the dtype of v. It has gradients to v, of any order, and to the alpha and rho
+    that the pattern was prepared from, if they require grad; of first order there. Second derivatives by alpha and rho
+    and forward-mode derivatives raise NotImplementedError.
 
-    Raises ValueError for shapes or a dtype that do not fit, T > T_fit, and a named backend without its certificate or
-    its device; on a GPU wrong bounds of packed documents are a device assertion instead.
+    Raises ValueError for shapes or dtypes that do not fit, for T > T_fit, and for a named backend whose error bound is
+    too large or that cannot run on the device of v. On a GPU, wrong bounds of packed documents fail a device assertion.
     """
     check_values(v_BTHD, pattern, cu_seqlens)
     check_backend(backend, v_BTHD.device)
@@ -48,7 +49,7 @@ def static_mix(
 
 
 def check_values(v_BTHD: Tensor, pattern: StaticPattern, cu_seqlens: Tensor | None = None) -> None:
-    """ValueError unless the values fit the pattern."""
+    """Raise ValueError unless the values fit the pattern."""
     if v_BTHD.dim() != 4:
         raise ValueError(f"v must have the shape (batch, time, heads, head dim), but has {tuple(v_BTHD.shape)}")
     check_dtype(v_BTHD)
@@ -62,7 +63,7 @@ def check_values(v_BTHD: Tensor, pattern: StaticPattern, cu_seqlens: Tensor | No
 
 
 def check_dtype(v_BTHD: Tensor) -> None:
-    """ValueError unless static mixing takes values of this dtype."""
+    """Raise ValueError unless static mixing takes values of this dtype."""
     if v_BTHD.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"v must be float32, bfloat16 or float16, but is {v_BTHD.dtype}")
 

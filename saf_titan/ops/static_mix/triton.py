@@ -5,7 +5,7 @@ A tile of weights is Hankel, tile[a, b] = weight[lag0 + a + b], when either the 
 and zeros in front of the weights are the causal mask. The inner loop has no exponential, no mask, no element-wise work.
 
 Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Shapes: B batch, T time, S static heads, K kv
-heads, D head dim, N = B * D stacked columns, L length of a strip.
+heads, D head dim, X = B * D stacked columns, L length of a strip.
 """
 
 # kernel arguments are pointers and scalars of whatever type the launch finds
@@ -51,12 +51,12 @@ def mix_triton(
     before_ST, after_ST = (pattern.inv_z_HT, pattern.scale_HT) if transpose else (pattern.scale_HT, pattern.inv_z_HT)
     before_ST, after_ST = before_ST.contiguous(), after_ST.contiguous()
     strip, reach_S = make_strip(pattern, T, x_BTKD.dtype)
-    xs_STN = prescale(x_BTKD, before_ST, kv_index_S, column_multiple=tiles.columns)
+    xs_STX = prescale(x_BTKD, before_ST, kv_index_S, column_multiple=tiles.columns)
     y_BTSD = torch.empty(B, T, S, D, dtype=x_BTKD.dtype, device=x_BTKD.device)
     blocks, num_rows = row_blocks(T, tiles.rows, documents, ascending=transpose)
-    num_columns = xs_STN.shape[2] // tiles.columns
+    num_columns = xs_STX.shape[2] // tiles.columns
     toeplitz_mm_kernel[(num_rows * num_columns * S,)](
-        strip, reach_S, xs_STN, after_ST, y_BTSD, blocks, T, xs_STN.shape[1], strip.shape[2], xs_STN.shape[2], B * D, S,
+        strip, reach_S, xs_STX, after_ST, y_BTSD, blocks, T, xs_STX.shape[1], strip.shape[2], xs_STX.shape[2], B * D, S,
         num_columns, after_ST.stride(0), D=D, BM=tiles.rows, BN=tiles.columns, BK=tiles.depth, PAD=STRIP_PAD,
         COPIES=strip.shape[1], TRANSPOSE=transpose, PRECISION=dot_precision(x_BTKD.dtype),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages,
@@ -114,14 +114,14 @@ def prescale(
     scale_ST = scale_ST.contiguous()
     rows = padded_time(T)
     columns = triton.cdiv(B * D + extra_columns, column_multiple) * column_multiple
-    xs_STN = torch.empty(S, rows, columns, dtype=static_dtype(x_BTKD.dtype), device=x_BTKD.device)
+    xs_STX = torch.empty(S, rows, columns, dtype=static_dtype(x_BTKD.dtype), device=x_BTKD.device)
     DP = padded_head_dim(D)
     column_blocks = triton.cdiv(columns, DP)
     prescale_kernel[(S * column_blocks * (rows // PRESCALE_ROWS),)](
-        x_BTKD, scale_ST, kv_index_S.contiguous(), xs_STN, T, rows, columns, B * D, column_blocks, *x_BTKD.stride(),
+        x_BTKD, scale_ST, kv_index_S.contiguous(), xs_STX, T, rows, columns, B * D, column_blocks, *x_BTKD.stride(),
         scale_ST.stride(0), D=D, BN=DP, BT=PRESCALE_ROWS,
     )  # fmt: skip
-    return xs_STN
+    return xs_STX
 
 
 def prescale_heads(x_BTKD: Tensor, scale_ST: Tensor, kv_index_S: Tensor) -> Tensor:
@@ -159,14 +159,14 @@ def load_rows(p_x, o_t, length, MASKED: tl.constexpr):
 
 @triton.jit
 def prescale_kernel(
-    x, scale, kv_index, xs, T, rows, columns, N, column_blocks, stride_b, stride_t, stride_k, stride_d, stride_s,
+    x, scale, kv_index, xs, T, rows, columns, X, column_blocks, stride_b, stride_t, stride_k, stride_d, stride_s,
     D: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr,
 ):  # fmt: skip
     i_s = (tl.program_id(0) // (column_blocks * (rows // BT))).to(tl.int64)
     i_block = tl.program_id(0) % (column_blocks * (rows // BT))
     o_t = (i_block // column_blocks * BT + tl.arange(0, BT)).to(tl.int64)
     o_n = (i_block % column_blocks * BN + tl.arange(0, BN)).to(tl.int64)
-    m_t, m_n = o_t < T, o_n < N
+    m_t, m_n = o_t < T, o_n < X
     p_x = x + (o_n // D * stride_b + o_n % D * stride_d)[None, :] + o_t[:, None] * stride_t
     # [BT, BN]
     b_x = tl.load(p_x + tl.load(kv_index + i_s) * stride_k, mask=m_t[:, None] & m_n[None, :], other=0.0)
@@ -178,7 +178,7 @@ def prescale_kernel(
 
 @triton.jit
 def toeplitz_mm_kernel(
-    strip, reach, xs, scale, y, blocks, T, rows, L, columns, N, S, num_columns, stride_scale,
+    strip, reach, xs, scale, y, blocks, T, rows, L, columns, X, S, num_columns, stride_scale,
     D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PAD: tl.constexpr,
     COPIES: tl.constexpr, TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -218,4 +218,4 @@ def toeplitz_mm_kernel(
     b_scale = tl.load(scale + i_s * stride_scale + start + o_t, mask=m_t, other=0.0)
     # columns are (batch, head dim); y is [B, T, S, D]
     p_y = y + ((o_n // D)[None, :] * T + (start + o_t)[:, None]) * (S * D) + i_s * D + (o_n % D)[None, :]
-    tl.store(p_y, (b_y * b_scale[:, None]).to(y.dtype.element_ty), mask=m_t[:, None] & (o_n < N)[None, :])
+    tl.store(p_y, (b_y * b_scale[:, None]).to(y.dtype.element_ty), mask=m_t[:, None] & (o_n < X)[None, :])
