@@ -22,7 +22,7 @@ SAMPLED_LAGS = 2000
 
 
 def fit_exponentials(weight_HT: Tensor, gauge_H: Tensor) -> Tensor:
-    """Fit coefficients and decays far_H2R, fp64, to relative errors by least squares, with equal weight for all octaves.
+    """Fit coefficients and decays far_H2R, fp64, to relative errors by least squares; all octaves weigh the same.
 
     gauge_H: c of weights exp(rho_d + c d). A constant floor of the pattern is a multiple of exp(c d) in this gauge.
         It is subtracted before the fit and added to the last coefficient afterwards, which keeps it exact.

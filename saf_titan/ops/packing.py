@@ -16,7 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 
 def check_packing(x_BTHD: Tensor, cu_seqlens: Tensor) -> None:
-    """Raise ValueError unless cu_seqlens has a shape and dtype that fit x. Its values are checked where they are read."""
+    """Raise ValueError unless shape and dtype of cu_seqlens fit x; its values are checked where they are read."""
     if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2 or cu_seqlens.is_floating_point():
         raise ValueError(
             "cu_seqlens must be an integer tensor of shape (documents + 1,), but is "

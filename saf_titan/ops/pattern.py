@@ -9,7 +9,8 @@ Two steps keep the error of the convolution small in fp32:
   the error bound of the convolution.
 - The M heaviest columns (attention sinks) are left out of the convolution and applied as one dense T x M block.
 
-Shapes: H static heads, T lags or positions (T_fit), M heavy columns, R exponentials, P fast paths, N samples of a transform.
+Shapes: H static heads, T lags or positions (T_fit), M heavy columns, R exponentials, P fast paths, N samples of
+a transform.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ DTYPES = (*[torch.float32] * 5, torch.complex64, torch.int64, torch.float64, tor
 
 
 def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
-    """Prepare the patterns P[i, j] = softmax_j(alpha[j] + rho[i - j]): normalise, fix the gauge, bound the errors; in fp64.
+    """Prepare P[i, j] = softmax_j(alpha[j] + rho[i - j]) in fp64: normalise, fix the gauge, bound the errors.
 
     alpha_HT, rho_HT: floating, same shape (H, T_fit); -inf switches a column or a lag off. O(H T log T) work, except
     for extreme patterns. Gradients flow from mixing back to alpha and rho where they require grad.
@@ -201,7 +202,7 @@ def log_normalizer(alpha_HT: Tensor, rho_HT: Tensor) -> Tensor:
 
 
 def attention_rows(alpha_HT: Tensor, rho_HT: Tensor, start: int, stop: int) -> Tensor:
-    """Return rows start..stop of the attention matrices softmax_j(alpha[j] + rho[i - j]); shape (H, stop - start, stop)."""
+    """Return rows start..stop of softmax_j(alpha[j] + rho[i - j]); shape (H, stop - start, stop)."""
     return torch.softmax(_logit_rows(alpha_HT, rho_HT, start, stop), dim=-1)
 
 

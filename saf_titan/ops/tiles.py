@@ -1,6 +1,7 @@
 """Choose the tile sizes of the Triton kernels from the shapes and the shared memory of a card.
 
-Nothing here but `shared_memory_limit` touches a device, so tests can ask for the choice of any card. B batch, T time, H heads, D head dim.
+Nothing here but `shared_memory_limit` touches a device, so tests can ask for the choice of any card.
+B batch, T time, H heads, D head dim.
 """
 
 from __future__ import annotations

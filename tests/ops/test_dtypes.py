@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from saf_titan.ops import StaticPattern, mixed_attention, prepare_pattern, static_mix
+from saf_titan.ops import StaticPattern, mixed_attention, prepare_pattern, static_mix, static_mix_naive
 from saf_titan.ops.attention_stats import attention_stats
 from saf_titan.ops.dense_mix import dense_attention, dense_mix
 from saf_titan.ops.pattern import PATHS
@@ -62,6 +62,8 @@ def test_autocast_changes_no_number_inside_a_path(backend: str) -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(static_mix(v, pattern, backend=backend), expected)
         mixed = dense_mix(v, p_HTT)
+        by_definition = static_mix_naive(v, pattern.alpha_HT, pattern.rho_HT)
+    torch.testing.assert_close(by_definition, expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(mixed, dense_mix(v, p_HTT))
 
 

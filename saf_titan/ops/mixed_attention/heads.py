@@ -49,7 +49,7 @@ def make_heads(live_heads: HeadNumbers, static_heads: HeadNumbers, device: torch
 
 
 def compact_kv_index(group_U: Tensor, num_kv_heads: int, num_kept: int) -> Tensor:
-    """Return the position (U,) of each live head's kv head in k, which has all kv heads or only those with a live head."""
+    """Return the index (U,) of each live head's kv head in k, which has all kv heads or those with a live head."""
     if num_kept == num_kv_heads:
         return group_U
     kept_K = torch.zeros(num_kv_heads, dtype=torch.int64, device=group_U.device).index_fill(0, group_U, 1)

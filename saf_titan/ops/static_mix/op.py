@@ -34,7 +34,8 @@ def static_mix(
     v_BTHD: fp32, bf16 or fp16, any strides, T <= T_fit (a shorter T is exact). Accumulates in fp32; deterministic.
     cu_seqlens: int tensor (documents + 1,): the bounds, from 0 to T, of documents packed into a batch of one. The
         pattern restarts at each document, and T_fit limits the longest document instead of T.
-    backend: "auto" (on a CPU the fastest path of each head whose error bound allows it, see `explain`; on a GPU "triton"), "fft", "fft64",
+    backend: "auto" (on a CPU the fastest path of each head whose error bound allows it, see `explain`; on a GPU
+        "triton"), "fft", "fft64",
         "gemm", "band", "sum", "naive" or "triton".
     Returns (B, T, H, D), contiguous, in the dtype of v. It has gradients to v, of any order, and to the alpha and rho
     that the pattern was prepared from, if they require grad; of first order there. Second derivatives by alpha and rho
