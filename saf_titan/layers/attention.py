@@ -5,6 +5,7 @@ Shapes: B batch, T time, C model width, H query heads, K kv heads, U live heads,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -79,6 +80,16 @@ class MixedAttention(Module):
         self.live_heads_U = torch.arange(num_heads, device=self.live_heads_U.device)
         self.static_heads_S = self.live_heads_U[:0]
         self._drop_patterns()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MixedAttention:
+        # the patterns move to other devices with the module, but a cast, as by half(), would overflow their factors
+        before = {f"pattern_{name}": self._buffers.get(f"pattern_{name}") for name in StaticPattern._fields}
+        super()._apply(fn, recurse)
+        for name, tensor in before.items():
+            moved = self._buffers.get(name)
+            if tensor is not None and moved is not None and moved.dtype != tensor.dtype:
+                self._buffers[name] = tensor.to(moved.device)
+        return self
 
     def _init_self_buffers(self, *, buffer_device: torch.device | None = None) -> None:
         # the model is built on the meta device and materialised empty

@@ -46,6 +46,10 @@ def launch(run: RunConfig) -> int:
         # what a user can cause: bad data, a damaged checkpoint, a full disk, a rate that is too high
         logger.error(_explain(error, run))
         _keep_trace(run)
+        if trainer is not None:
+            # leave() ends the process without `finally`
+            with contextlib.suppress(Exception):
+                trainer.close()
         # other ranks may be waiting in a collective; the launcher ends them
         leave(FAILURE)
     finally:
@@ -55,9 +59,16 @@ def launch(run: RunConfig) -> int:
 
 
 def _write_report(run: RunConfig) -> None:
+    """Write the report. The training is done by now, so a report that fails is logged and is no failure of the run."""
     from saf_titan.report.write import write_report
 
-    logger.info(f"Report: {write_report(Path(run.dump_folder), heads=run.report.heads)}")
+    try:
+        logger.info(f"Report: {write_report(Path(run.dump_folder), heads=run.report.heads)}")
+    except Exception as error:  # a plotting library or a disk can fail in any way
+        logger.error(
+            f"The report could not be written ({type(error).__name__}: {error}). The training is complete; "
+            f"try again with python -m saf_titan.report {run.dump_folder}"
+        )
 
 
 def _explain(error: BaseException, run: RunConfig) -> str:

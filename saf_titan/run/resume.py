@@ -145,6 +145,11 @@ def find_checkpoint(folder: Path, *, load_step: int = -1, initial_load_path: str
                 f"later checkpoints, or branch off: a new dump_folder with --checkpoint.initial_load_path "
                 f"{folder / f'step-{load_step}'}"
             )
+        if load_step not in steps:
+            there = ", ".join(map(str, sorted(steps))) or "none"
+            raise ValueError(
+                f"checkpoint.load_step = {load_step}, but the complete checkpoints in {folder} are of steps: {there}"
+            )
         return folder / f"step-{load_step}"
     if newest >= 0:
         return folder / f"step-{newest}"
@@ -165,9 +170,7 @@ def read_freeze(checkpoint: Path) -> SavedFreeze:
         # our entries of the trainer's section alone, never the weights
         loaded = read_checkpoint(checkpoint, prefix="train_state.saf_").get("train_state", {})
     except (ValueError, OSError) as error:
-        raise ValueError(
-            f"{checkpoint} is damaged ({type(error).__name__}: {error}); remove it to go on from an older one"
-        ) from error
+        raise ValueError(f"{checkpoint} is damaged ({error}); remove it to go on from an older one") from error
     plan = None
     if PLAN_KEY in loaded:
         plan = StaticPlan.from_bytes(loaded[PLAN_KEY], source=f"the plan in {checkpoint}")

@@ -20,7 +20,7 @@ def attention_stats(
 
     Args:
         q_BTHD: queries as the scores see them (after RoPE), B >= 2.
-        k_BTKD: keys; query head h reads key head h // (H / K).
+        k_BTKD: keys; query head h reads kv head h // (H / K).
         scale: factor of the scores, 1 / sqrt(D) by default.
         map_size: side of the pooled picture, at most.
         backend: "blocked" (plain torch, any device), "triton" (CUDA, T a multiple of 16 * map_size, at most float32),
