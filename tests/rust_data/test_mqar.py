@@ -234,7 +234,14 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_command_line_zoology(tmp_path: Path) -> None:
     arguments = ["mqar", "--zoology", "--no-fillers", "--length", "64", "--pairs", "4", "--seed", "5"]
-    arguments += ["--split", "train=20", "--split", "test=10", "--out", str(tmp_path / "out"), "--shard-rows", "7"]
+    arguments += [
+        "--split",
+        "train=20",
+        "--split",
+        "test=10",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert main(arguments) == 0
     for split, rows, seed in (("train", 20, 5), ("test", 10, 5 + 2**31)):
         found = np.load(tmp_path / "out" / f"{split}_000000.npz")

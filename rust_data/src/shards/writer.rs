@@ -35,8 +35,8 @@ impl ShardWriter {
             tokenizer_sha256: vocab.sha256,
         };
         let path = directory.join(temporary_name(&name));
-        let file =
-            File::options().read(true).write(true).create(true).truncate(true).open(&path).map_err(Error::io(&path))?;
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(path);
+        let file = file.map_err(Error::io(&directory.join(&name)))?;
         // zeros in the header's place: a file that was never finished is no shard
         let buffer = vec![0; HEADER_BYTES];
         Ok(Self { directory: directory.to_owned(), name, file, buffer, written: 0, header })
@@ -68,7 +68,7 @@ impl ShardWriter {
     }
 
     fn path(&self) -> PathBuf {
-        self.directory.join(temporary_name(&self.name))
+        self.directory.join(&self.name)
     }
 
     /// Makes the shard durable under its own name.
@@ -81,13 +81,16 @@ impl ShardWriter {
             self.file.seek(SeekFrom::Start(0))?;
             // the digest takes the CPU and the sync the disk
             let disk = self.file.try_clone()?;
-            let syncing = std::thread::spawn(move || disk.sync_all());
+            let syncing = std::thread::Builder::new().spawn(move || disk.sync_all());
             let sha256 = sha256_of(&mut self.file);
-            syncing.join().map_err(|_| std::io::Error::other("internal error in a sync"))??;
+            match syncing {
+                Ok(syncing) => syncing.join().map_err(|_| std::io::Error::other("internal error in a sync"))??,
+                Err(_) => self.file.sync_all()?,
+            }
             sha256
         };
         let sha256 = complete().map_err(Error::io(&path))?;
-        rename(&path, &self.directory.join(&self.name))?;
+        rename(&self.directory.join(temporary_name(&self.name)), &path)?;
         Ok(ShardInfo {
             file: self.name,
             tokens: self.header.tokens,
@@ -111,8 +114,12 @@ fn start_writeback(file: &File, start: u64, len: usize) {
 #[cfg(not(target_os = "linux"))]
 fn start_writeback(_file: &File, _start: u64, _len: usize) {}
 
+/// Ending of files that are still being written.
+pub const TEMPORARY: &str = ".tmp";
+
+/// The name under which a file is written until it is whole. Messages name the file itself.
 pub fn temporary_name(name: &str) -> String {
-    format!("{name}.tmp")
+    format!("{name}{TEMPORARY}")
 }
 
 /// SHA-256 in hexadecimal of what is left in `reader`.
