@@ -101,7 +101,7 @@ def _get(table: dict[str, Any], place: str, name: str, kind: type) -> Any:
     if name not in table:
         raise _Fault(f"{place}{name} is missing")
     value = table[name]
-    if type(value) is not kind or (kind is _COUNT and value < 0):
+    if type(value) is not kind or (type(value) is int and value < 0):
         raise _Fault(f"{place}{name} is {value!r}, expected {words[kind]}")
     return value
 
