@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use super::journal::{Journal, JOURNAL};
 use crate::error::{Error, Result};
+use crate::shards::disk::TEMPORARY;
 use crate::shards::flat::flatten;
 use crate::shards::manifest::{read_json, write_json, Manifest, Splits};
 use crate::shards::settings::Form;
-use crate::shards::writer::TEMPORARY;
 
 /// The output directory, and those of its parents that this run made.
 pub struct Folder {

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
+use super::disk::{rename, temporary_name};
 use super::header::HEADER_BYTES;
-use super::manifest::{rename, ShardInfo, Split, Splits};
-use super::writer::temporary_name;
+use super::manifest::{ShardInfo, Split, Splits};
 use crate::bpe::vocab::hex;
 use crate::error::{Error, Result};
 

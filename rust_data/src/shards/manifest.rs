@@ -7,8 +7,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::disk::{rename, temporary_name};
 use super::settings::{Form, Settings};
-use super::writer::temporary_name;
 use crate::error::{Error, Result};
 
 impl Form {
@@ -122,12 +122,6 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     };
     write().map_err(Error::io(path))?;
     rename(&temporary, path)
-}
-
-/// Renames within a directory and makes the new name durable.
-pub fn rename(from: &Path, to: &Path) -> Result<()> {
-    let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::rename(from, to).and_then(|()| File::open(directory)?.sync_all()).map_err(Error::io(to))
 }
 
 pub fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T> {

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+use super::disk::{rename, temporary_name};
 use super::header::{Header, HEADER_BYTES};
-use super::manifest::{rename, ShardInfo};
+use super::manifest::ShardInfo;
 use crate::bpe::id::Id;
 use crate::bpe::vocab::{hex, Vocab};
 use crate::error::{Error, Result};
@@ -113,14 +114,6 @@ fn start_writeback(file: &File, start: u64, len: usize) {
 
 #[cfg(not(target_os = "linux"))]
 fn start_writeback(_file: &File, _start: u64, _len: usize) {}
-
-/// Ending of files that are still being written.
-pub const TEMPORARY: &str = ".tmp";
-
-/// The name under which a file is written until it is whole. Messages name the file itself.
-pub fn temporary_name(name: &str) -> String {
-    format!("{name}{TEMPORARY}")
-}
 
 /// SHA-256 in hexadecimal of what is left in `reader`.
 pub fn sha256_of(reader: &mut impl Read) -> std::io::Result<String> {
