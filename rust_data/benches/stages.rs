@@ -8,9 +8,9 @@ use criterion::{criterion_group, criterion_main, Criterion, Throughput};
 use rust_data::bpe::encoder::{Encoder, Model};
 use rust_data::bpe::merge::Merges;
 use rust_data::bpe::vocab::Vocab;
-use rust_data::corpus::sources::find;
+use rust_data::corpus::find::find;
 use rust_data::corpus::units::units_of;
-use rust_data::corpus::Batch;
+use rust_data::corpus::{Batch, Fill};
 use rust_data::shards::writer::ShardWriter;
 use rust_data::simd::{Kernel, Level, Simd, BLOCK};
 use rust_data::text::blocks::Blocks;
@@ -19,12 +19,12 @@ use rust_data::text::seams::Seams;
 
 fn sample() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("rust_data/assets/sample_edu.parquet");
-    let sources = find(&[path.display().to_string()]).expect("the sample is in the repository");
+    let sources = find(&[path], false).expect("the sample is in the repository").sources;
     let mut text = String::new();
     for unit in units_of(0, &sources[0], "text").expect("a readable footer") {
         let mut rows = unit.open(&sources[0], "text", 1 << 20, 0).expect("a readable row group");
         let mut batch = Batch::default();
-        while rows.fill(&mut batch).expect("readable pages") {}
+        while rows.fill(&mut batch, true).expect("readable pages") != Fill::End {}
         text.push_str(&batch.text);
     }
     text

@@ -18,7 +18,8 @@ pub struct Model {
     pub splitter: Splitter,
     pub(super) merges: Merges,
     seams: Seams,
-    whole_first: bool,
+    /// Whether a pretoken that is a token is left as it is, whatever the merges say.
+    pub whole_first: bool,
     /// The instruction set that encoders use.
     pub level: Level,
 }

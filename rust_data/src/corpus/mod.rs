@@ -1,6 +1,7 @@
 //! Documents out of files: parquet, JSON lines and plain text, read as a stream of batches.
 
 mod codec;
+pub mod find;
 mod jsonl;
 mod parquet;
 mod plain;
@@ -12,6 +13,7 @@ use crate::text::classes::{class_of, Class};
 
 /// Text read at a time: enough to amortise a hand-over between threads, small enough for the L2 cache.
 pub const BATCH_BYTES: usize = 1 << 20;
+const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
 /// A document is read in pieces cut at word borders; text without a border for longer than this is refused.
 pub const MAX_PIECE_BYTES: usize = 8 << 20;
 
@@ -57,10 +59,22 @@ impl Batch {
     }
 }
 
+/// What a reader has left after it has filled a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// More rows may follow.
+    More,
+    /// The next line is long: read on only with `first`.
+    Later,
+    /// The unit has no more rows.
+    End,
+}
+
 /// A reader of one unit of work.
 pub trait Rows: Send {
-    /// Reads on until the batch is full; false once the unit has no more rows.
-    fn fill(&mut self, batch: &mut Batch) -> Result<bool>;
+    /// Reads on until the batch is full. `first` says that the writer waits for this very batch; only then may
+    /// a reader hold a long line in memory.
+    fn fill(&mut self, batch: &mut Batch, first: bool) -> Result<Fill>;
 
     /// Share of the unit's weight that has been read, in the unit's own measure.
     fn progress(&self) -> u64;

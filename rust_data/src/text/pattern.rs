@@ -36,6 +36,14 @@ impl Splitter {
             Self::Regex(_) => "regex",
         }
     }
+
+    /// The pattern itself; all spellings of the GPT-2 pattern are one.
+    pub fn pattern(&self) -> &str {
+        match self {
+            Self::Gpt2 => GPT2_PATTERN,
+            Self::Regex(pattern) => pattern.0.as_str(),
+        }
+    }
 }
 
 /// A pattern that the crate's regular expressions carry out.
