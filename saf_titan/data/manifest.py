@@ -103,7 +103,7 @@ def read_nanogpt_meta(folder: Path) -> NanoGPTMeta | None:
         return None
     table = _Table(path, "", root)
     tokenizer, splits = table.table("tokenizer"), table.table("splits")
-    files = [splits.table(name) for name in splits.names()]
+    files = [file for name in splits.names() for file in splits.table(name).tables("shards")]
     return NanoGPTMeta(
         path=path,
         vocab_size=tokenizer.get("vocab_size", int),

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rust_data.tokenize import main as tokenize_main
 from saf_titan.data.bin_files import find_files, fingerprint, hold_out, read_token_file
 from saf_titan.data.corpus import open_corpus, open_stream
 from saf_titan.data.shards import Segment
@@ -114,7 +115,10 @@ def test_the_vocabulary_is_asked_for_where_no_file_tells_it(tmp_path: Path) -> N
 
 
 def test_the_flat_form_of_our_tokenizer_tells_its_vocabulary(tmp_path: Path) -> None:
-    splits = {"train": {"file": "train.bin", "tokens": 4, "documents": 1}, "val": {"file": "val.bin", "tokens": 2}}
+    splits = {
+        "train": {"tokens": 4, "documents": 1, "shards": [{"file": "train.bin", "tokens": 4}]},
+        "val": {"tokens": 2, "shards": [{"file": "val.bin", "tokens": 2}]},
+    }
     meta = {"format": "nanogpt", "dtype": "uint32", "splits": splits, "tokenizer": {"vocab_size": 100000, "eot": 9}}
     (tmp_path / "meta.json").write_text(json.dumps(meta))
     for name, ids in (("train", [1, 70000, 2, 9]), ("val", [5, 9])):
@@ -176,3 +180,13 @@ def test_the_fingerprint_is_of_the_ids_and_not_of_the_place(tmp_path: Path) -> N
         identity("h", []),
     }
     assert len(others | {identity("a", many)}) == 7
+
+
+def test_what_the_tokenizer_writes_in_nanogpts_form_is_read(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("To be, or not to be. " * 400)
+    out = tmp_path / "corpus"
+    assert tokenize_main([str(text), "--out", str(out), "--val-tokens", "500", "--format", "nanogpt"]) == 0
+    corpus = open_corpus(out)
+    assert (corpus.vocab_size, corpus.eot) == (50257, 50256)
+    assert corpus.num_tokens("val") == 500
