@@ -8,7 +8,6 @@ from saf_titan import compat  # isort: skip
 from dataclasses import replace
 from pathlib import Path
 
-from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.components.loss import CrossEntropyLoss
 from torchtitan.config import CommConfig, CompileConfig, DebugConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import ActivationCheckpointingConfig, FullAC
@@ -19,6 +18,7 @@ from saf_titan.config import RunConfig
 from saf_titan.data.loader import NullTokenizer, ShardLoader
 from saf_titan.layers.activation_checkpoint import SelectiveACWithStaticMix
 from saf_titan.models import model_spec
+from saf_titan.run.checkpoints import SoundCheckpoints
 from saf_titan.run.metrics import RunMetrics
 from saf_titan.run.precision import compute_precision
 from saf_titan.run.trainer import SAFTrainer
@@ -137,10 +137,10 @@ def _lr_scheduler(run: RunConfig) -> CircuitSchedules.Config:
     )
 
 
-def _checkpoint(run: RunConfig) -> CheckpointManager.Config:
+def _checkpoint(run: RunConfig) -> SoundCheckpoints.Config:
     checkpoint = run.checkpoint
     initial = checkpoint.initial_load_path
-    return CheckpointManager.Config(
+    return SoundCheckpoints.Config(
         enable=checkpoint.enable,
         folder=checkpoint.folder,
         interval=checkpoint.interval,

@@ -51,6 +51,7 @@ class RunMetrics(MetricsProcessor):
         self.num_static_heads = 0
         self.validation_phase = "scheduled"
         self.last_validated_step = 0
+        self.last_validation_loss = 0.0
 
     def should_log(self, step: int) -> bool:
         return super().should_log(step) or step == self._total_steps
@@ -136,7 +137,7 @@ class RunMetrics(MetricsProcessor):
             f"step {step}/{self._total_steps} | validation loss {loss:.4f}, {perplexity_text(loss)} "
             f"({self.validation_phase})"
         )
-        self.last_validated_step = step
+        self.last_validated_step, self.last_validation_loss = step, loss
         self._reset()
 
     def write(self, row: Row) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 # first: it must precede every other torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torchtitan.distributed.cudagraph import cudagraph_teardown, wrap_with_cuda_graph
@@ -26,6 +28,8 @@ from saf_titan.data.loader import ShardLoader
 from saf_titan.report.rows import FinishRow, FreezeRow, FreezeUndoneRow, ResumeRow, StartRow
 from saf_titan.run.backends import backend_lines
 from saf_titan.run.calibration_data import TokenBatch, calibration_loader, read_calibration_data, rounding_line
+from saf_titan.run.checkpoints import SoundCheckpoints
+from saf_titan.run.divergence import Diverged, diverged, first_not_finite
 from saf_titan.run.freezer import Freezer, FreezeResult, freeze_schedule
 from saf_titan.run.measurement import sequence_losses
 from saf_titan.run.metrics import RunMetrics
@@ -45,6 +49,9 @@ from saf_titan.run.resume import (
 from saf_titan.run.stop import StopRequest
 from saf_titan.run.time_budget import RunClock, SpentTime, TimeBudget
 
+_TITAN_DIVERGED = "Loss is not finite"
+"""How torchtitan's error begins."""
+
 
 class SAFTrainer(Trainer):
     """A run of ``RunConfig.training.steps`` optimizer steps in which heads may become static.
@@ -60,6 +67,7 @@ class SAFTrainer(Trainer):
 
     optimizers: CircuitOptimizers
     lr_schedulers: CircuitSchedules
+    checkpointer: SoundCheckpoints
     dataloader: ShardLoader
     metrics_processor: RunMetrics
     ntokens_seen: int
@@ -82,6 +90,7 @@ class SAFTrainer(Trainer):
         self._budget: TimeBudget | None = None
         self._clock: RunClock | None = None
         self._elapsed = self._last_update_seconds = 0.0
+        self._losses: list[Tensor] = []
         self.freezer = Freezer(
             self.model_parts[0],
             self.optimizers.optimizers[0],
@@ -105,6 +114,7 @@ class SAFTrainer(Trainer):
         elif config.run.saf.enable:
             # too little data is better known now than half-way
             self._calibration_loader()
+        self.checkpointer.require_sound = self._require_sound
         self._log_opening()
 
     @staticmethod
@@ -148,8 +158,33 @@ class SAFTrainer(Trainer):
         last = self.step == self.config.training.steps and self._budget is None
         self.metrics_processor.validation_phase = "final" if last else "scheduled"
         self.metrics_processor.begin_step()
-        super().train_step(data_iterator)
+        self._losses.clear()
+        try:
+            super().train_step(data_iterator)
+        except RuntimeError as error:
+            if str(error).startswith(_TITAN_DIVERGED):
+                raise self._diverged("the loss") from error
+            raise
         self._last_update_seconds = self.metrics_processor.end_step()
+
+    def forward_backward_step(self, **kwargs: Any) -> Tensor:
+        loss: Tensor = super().forward_backward_step(**kwargs)
+        # a captured graph overwrites its output at the next replay
+        self._losses.append(loss.detach().clone())
+        return loss
+
+    def _require_sound(self) -> None:
+        """Raise on every rank, before anything is saved, if the state of training is not finite on any of them."""
+        broken = None
+        if self._losses and not torch.stack(self._losses).isfinite().all():
+            broken = "the loss"
+        broken = broken or first_not_finite(self.model_parts[0], self.optimizers.optimizers[0])
+        (any_broken,) = self._stop.maximum(float(broken is not None))
+        if any_broken:
+            raise self._diverged(broken or "the state of another rank")
+
+    def _diverged(self, what: str) -> Diverged:
+        return diverged(what, self.step, self._folder / self.config.checkpoint.folder)
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
@@ -227,6 +262,8 @@ class SAFTrainer(Trainer):
         self.optimizers.zero_grad()
         with self._collective_timeout(self._run.saf.timeout_seconds):
             self._validate("before_freeze")
+            if not math.isfinite(self.metrics_processor.last_validation_loss):
+                raise self._diverged("the validation loss")
             data = read_calibration_data(self._calibration_loader(), self._run, world_size=self._batch_world()[0])
             result = self.freezer.freeze(self.step, rate, data)
             self._heads_changed()

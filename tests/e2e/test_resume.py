@@ -121,14 +121,19 @@ def test_a_resume_that_would_be_another_run_is_refused(
     assert sorted(path.name for path in checkpoints.iterdir()) == ["step-2", "step-6"]
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "data"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "data", "byte"])
 def test_a_damaged_checkpoint_is_named(
     whole: Run, tmp_path: Path, corpus_overrides: tuple[str, ...], damage: str
 ) -> None:
     folder = tmp_path / "checkpoint" / "step-6"
     shutil.copytree(whole.folder / "checkpoint" / "step-6", folder)
-    victim = folder / ("__0_0.distcp" if damage == "data" else ".metadata")
-    victim.write_bytes(b"" if damage == "empty" else victim.read_bytes()[: victim.stat().st_size // 2])
+    victim = folder / ("__0_0.distcp" if damage in ("data", "byte") else ".metadata")
+    content = bytearray(victim.read_bytes())
+    if damage == "byte":
+        content[len(content) // 2] ^= 1
+    else:
+        del content[0 if damage == "empty" else len(content) // 2 :]
+    victim.write_bytes(content)
     refused = train(tmp_path, *corpus_overrides, ranks=1, status=1)
     assert "is damaged" in refused.output
     assert str(tmp_path) in refused.output

@@ -142,5 +142,5 @@ def _check_finite(score_LH: Tensor, live_LH: Tensor) -> None:
         more = f" and {len(broken) - 8} more" if len(broken) > 8 else ""
         raise ValueError(
             f"attention of {', '.join(broken[:8])}{more} (layer, head) is not finite on the calibration data: "
-            "the weights or activations hold NaN or infinity"
+            "the weights or activations hold NaN or infinity, as after a run has diverged"
         )
