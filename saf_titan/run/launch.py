@@ -19,6 +19,7 @@ from torchtitan.tools.logging import init_logger, logger
 from saf_titan.config import RunConfig, check_world_size
 from saf_titan.run.build import trainer_config
 from saf_titan.run.divergence import Diverged
+from saf_titan.run.folder import lock, open_folder
 from saf_titan.run.leave import leave
 from saf_titan.saf.install.integrity import DamagedCheckpoint, first_cause
 
@@ -30,9 +31,16 @@ def launch(run: RunConfig) -> int:
     compat.ensure_launcher_environment()
     init_logger()
     structured_logger.init_structured_logger(source="training", output_dir=run.dump_folder, enable=False)
-    trainer = None
+    trainer, held = None, None
     try:
         check_world_size(run, int(os.environ["WORLD_SIZE"]))
+        is_first = os.environ["RANK"] == "0"
+        held = lock(Path(run.dump_folder)) if is_first else None
+        opening = open_folder(run)
+        for line in [*opening.lines, *filter(None, [opening.nothing_to_do])] if is_first else ():
+            logger.info(line)
+        if opening.nothing_to_do is not None:
+            return 0
         trainer = trainer_config(run).build()
         trainer.train()
         if run.report.enable and dist.get_rank() == 0 and not trainer.stopped_early:
@@ -54,6 +62,8 @@ def launch(run: RunConfig) -> int:
     finally:
         if trainer is not None:
             trainer.close()
+        if held is not None:
+            held.close()
     return 0
 
 

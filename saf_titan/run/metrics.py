@@ -53,6 +53,11 @@ class RunMetrics(MetricsProcessor):
         self.last_validated_step = 0
         self.last_validation_loss = 0.0
 
+    def start_anew(self) -> None:
+        """Set the rows of an earlier run aside, which this run does not go on from."""
+        if self._path is not None:
+            set_aside_metrics(self._path.parent)
+
     def should_log(self, step: int) -> bool:
         return super().should_log(step) or step == self._total_steps
 
@@ -159,6 +164,18 @@ class RunMetrics(MetricsProcessor):
         self.data_loading_times.clear()
         self.time_last_log = time.perf_counter()
         self.device_memory_monitor.reset_peak_stats()
+
+
+def set_aside_metrics(folder: Path) -> None:
+    """Rename the metrics of an earlier run that this one does not go on from, so that the two do not mix."""
+    path = folder / METRICS_FILE
+    if not path.exists() or not path.stat().st_size:
+        return
+    number = 1
+    while (kept := path.with_name(f"metrics.{number}.jsonl")).exists():
+        number += 1
+    path.rename(kept)
+    logger.info(f"The metrics of an earlier run in {folder} are kept as {kept.name}")
 
 
 def end_last_line(path: Path) -> None:
