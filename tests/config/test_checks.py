@@ -1,4 +1,7 @@
-"""Combinations that cannot make a run are refused before anything is built, and the nearest possible ones are not."""
+"""Combinations that cannot make a run are refused before anything is built, and the nearest possible ones are not.
+
+Covers config/freeze_checks.py, config/schema.py, config/shapes.py.
+"""
 
 import pytest
 

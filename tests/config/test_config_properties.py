@@ -1,4 +1,7 @@
-"""Whatever is in the file and on the command line: a run, or a `ConfigError` of one line a fault."""
+"""Whatever is in the file and on the command line: a run, or a `ConfigError` of one line a fault.
+
+Covers fields/convert.py, fields/ranges.py.
+"""
 
 import json
 import math

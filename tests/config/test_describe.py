@@ -1,4 +1,7 @@
-"""Help covers every key, and a run written as TOML reads back to itself."""
+"""Help covers every key, and a run written as TOML reads back to itself.
+
+Covers config/host_sections.py, config/own_sections.py.
+"""
 
 import dataclasses
 from pathlib import Path

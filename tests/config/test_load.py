@@ -1,4 +1,7 @@
-"""Reading a configuration: sources, precedence, and one error that lists every fault."""
+"""Reading a configuration: sources, precedence, and one error that lists every fault.
+
+Covers fields/errors.py.
+"""
 
 import dataclasses
 import subprocess

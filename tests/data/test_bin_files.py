@@ -1,4 +1,7 @@
-"""The files of nanoGPT, llm.c and modded-nanogpt are read as they are, and what is no such file is one clear error."""
+"""The files of nanoGPT, llm.c and modded-nanogpt are read as they are, and what is no such file is one clear error.
+
+Covers data/corpus.py.
+"""
 
 import json
 import struct

@@ -1,4 +1,7 @@
-"""Shards read as one stream, and every disagreement between header, manifest and file is one clear error."""
+"""Shards read as one stream, and every disagreement between header, manifest and file is one clear error.
+
+Covers data/manifest.py.
+"""
 
 import json
 import struct

@@ -1,4 +1,7 @@
-"""Every configuration that is shipped resolves to a run, without a device, data or weights."""
+"""Every configuration that is shipped resolves to a run, without a device, data or weights.
+
+Covers run/dry_run.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Runs that are stopped, killed, or meet a broken disk lose nothing that was checkpointed."""
+"""Runs that are stopped, killed, or meet a broken disk lose nothing that was checkpointed.
+
+Covers run/leave.py.
+"""
 
 from __future__ import annotations
 

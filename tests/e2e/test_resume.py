@@ -1,4 +1,7 @@
-"""A resumed run continues exactly where the uninterrupted one would be."""
+"""A resumed run continues exactly where the uninterrupted one would be.
+
+Covers run/build.py, run/trainer.py.
+"""
 
 from __future__ import annotations
 

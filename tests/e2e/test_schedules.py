@@ -1,4 +1,7 @@
-"""Selectors, contents and schedules through the whole trainer."""
+"""Selectors, contents and schedules through the whole trainer.
+
+Covers run/announce.py.
+"""
 
 from __future__ import annotations
 

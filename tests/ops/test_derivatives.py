@@ -1,4 +1,7 @@
-"""Derivatives that the operators do not have are one clear error; those that they have are right, compiled too."""
+"""Derivatives that the operators do not have are one clear error; those that they have are right, compiled too.
+
+Covers ops/static_mix/gradient.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Dtypes and devices: casts of the pattern, autocast, mixed dtypes, CPU paths with values on a GPU."""
+"""Dtypes and devices: casts of the pattern, autocast, mixed dtypes, CPU paths with values on a GPU.
+
+Covers ops/mixed_attention/autocast.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The error bounds of static mixing hold, forward and backward, on every path: families, and a search for the worst."""
+"""The error bounds of static mixing hold, forward and backward, on every path: families, and a search for the worst.
+
+Covers ops/certificate.py, ops/static_mix/band.py, ops/static_mix/running_sum.py.
+"""
 
 from __future__ import annotations
 

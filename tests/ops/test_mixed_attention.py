@@ -1,4 +1,8 @@
-"""`mixed_attention` against the dense definition: head orders, grouped keys, gradients, errors."""
+"""`mixed_attention` against the dense definition: head orders, grouped keys, gradients, errors.
+
+Covers ops/mixed_attention/cpu.py, ops/mixed_attention/heads.py, ops/mixed_attention/naive.py,
+ops/mixed_attention/op.py, ops/mixed_attention/split.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`static_mix` against the dense definition: values, gradients, layouts, torch integration."""
+"""`static_mix` against the dense definition: values, gradients, layouts, torch integration.
+
+Covers ops/convolution.py, ops/exponentials.py, ops/static_mix/compiled.py, ops/static_mix/fft.py,
+ops/static_mix/naive.py, ops/static_mix/op.py, ops/static_mix/planner.py, ops/static_mix/toeplitz.py.
+"""
 
 from __future__ import annotations
 

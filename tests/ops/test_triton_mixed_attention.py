@@ -1,4 +1,7 @@
-"""The fused kernels in Triton's interpreter: output and all gradients of layers with live and static heads."""
+"""The fused kernels in Triton's interpreter: output and all gradients of layers with live and static heads.
+
+Covers ops/mixed_attention/fused.py, ops/mixed_attention/fused_backward.py, ops/mixed_attention/fused_forward.py.
+"""
 
 from __future__ import annotations
 

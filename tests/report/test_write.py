@@ -1,6 +1,8 @@
 """The page of every kind of run: complete, self-contained, and honest about what is missing.
 
 Covers `write`, `sections`, `markup` and the command line `__main__` of `saf_titan.report`.
+
+Covers report/figures.py, report/markup.py, report/sections.py.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""The offline commands, on files."""
+"""The offline commands, on files.
+
+Covers saf/show/picture.py.
+"""
 
 from pathlib import Path
 

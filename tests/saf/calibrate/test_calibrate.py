@@ -1,4 +1,7 @@
-"""Calibration: one forward a batch, statistics of the right heads, the same numbers on every number of ranks."""
+"""Calibration: one forward a batch, statistics of the right heads, the same numbers on every number of ranks.
+
+Covers saf/calibrate/calibration.py, saf/calibrate/capture.py, saf/calibrate/exchange.py.
+"""
 
 from pathlib import Path
 
