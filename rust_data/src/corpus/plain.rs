@@ -4,7 +4,7 @@ use std::io::Read;
 
 use super::codec::Stream;
 use super::sources::{Codec, Source};
-use super::{word_border, Batch, Rows, BATCH_BYTES, MAX_PIECE_BYTES};
+use super::{word_border, Batch, Rows, BATCH_BYTES, MAX_PIECE_BYTES, TOO_LONG};
 use crate::error::{Error, Result};
 use crate::text::utf8::from_utf8;
 
@@ -41,7 +41,12 @@ impl PlainText {
 
 impl Rows for PlainText {
     fn fill(&mut self, batch: &mut Batch) -> Result<bool> {
-        let mut at_end = self.read_to(BATCH_BYTES).inspect_err(|_| self.keep_whole_characters(batch))?;
+        let target = if batch.whole_documents { MAX_PIECE_BYTES } else { BATCH_BYTES };
+        let mut at_end = self.read_to(target).inspect_err(|_| self.keep_whole_characters(batch))?;
+        if batch.whole_documents && !at_end {
+            batch.reject(0, TOO_LONG);
+            return Ok(false);
+        }
         let mut cut = word_border(&self.rest, BATCH_BYTES);
         if cut.is_none() && !at_end {
             at_end = self.read_to(MAX_PIECE_BYTES).inspect_err(|_| self.keep_whole_characters(batch))?;

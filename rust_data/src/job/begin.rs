@@ -32,7 +32,7 @@ pub enum Begin {
 /// Where to start: from nothing, from the journal of a killed run, or not at all.
 pub fn begin(plan: &Plan, options: &Options, model: &Model) -> Result<Begin> {
     let settings = Settings {
-        tokenizer_sha256: hex(&model.vocab.sha256),
+        tokenizer_sha256: hex(&model.digest()),
         column: options.column.clone(),
         shard_tokens: options.shard_tokens,
         val_tokens: options.val_tokens,
