@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use criterion::{criterion_group, criterion_main, Criterion, Throughput};
-use rust_data::bpe::encoder::{Encoder, Model};
+use rust_data::bpe::encoder::Encoder;
 use rust_data::bpe::merge::Merges;
+use rust_data::bpe::model::Model;
 use rust_data::bpe::vocab::Vocab;
 use rust_data::corpus::find::find;
 use rust_data::corpus::units::units_of;
@@ -113,7 +114,7 @@ fn encoder(c: &mut Criterion) {
 }
 
 fn writer(c: &mut Criterion) {
-    let vocab = Vocab::gpt2().expect("bundled");
+    let model = Model::gpt2().expect("bundled");
     let tokens: Vec<u16> = (0..10_000_000u32).map(|i| (i % 50_000) as u16).collect();
     let folder = std::env::temp_dir().join(format!("rust_data_bench_{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a writable temporary directory");
@@ -121,7 +122,7 @@ fn writer(c: &mut Criterion) {
     group.throughput(Throughput::Bytes(2 * tokens.len() as u64)).sample_size(10);
     group.bench_function("10M tokens, synced and hashed", |b| {
         b.iter(|| {
-            let mut shard = ShardWriter::create::<u16>(&folder, "shard.bin".to_owned(), &vocab).expect("create");
+            let mut shard = ShardWriter::create::<u16>(&folder, "shard.bin".to_owned(), &model).expect("create");
             tokens.chunks(250_000).for_each(|part| shard.push(part).expect("write"));
             black_box(shard.finish().expect("finish"))
         });

@@ -17,12 +17,19 @@ const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
 /// A document is read in pieces cut at word borders; text without a border for longer than this is refused.
 pub const MAX_PIECE_BYTES: usize = 8 << 20;
 
+/// Why a longer document is refused if it cannot be cut.
+const TOO_LONG: &str =
+    "the document has more than 8 MiB, and this tokenizer's pre-tokenizer or added tokens do not allow \
+                        to cut it at word borders; split it into shorter documents";
+
 /// Text of some consecutive rows.
 #[derive(Default)]
 pub struct Batch {
     pub text: String,
     pub rows: Vec<RowText>,
     pub rejected: Vec<Rejected>,
+    /// Put documents into the batch whole: the tokenizer may have a pretoken across any place of a text.
+    pub whole_documents: bool,
 }
 
 /// The part of `Batch::text` up to `end` that belongs to `row`.
@@ -84,7 +91,11 @@ pub trait Rows: Send {
 ///
 /// `text` must be the rest of the row; the row is rejected if it has no word border for too long.
 fn push_pieces<'a>(batch: &mut Batch, row: u64, mut text: &'a str) -> Option<&'a str> {
-    while text.len() > BATCH_BYTES {
+    if batch.whole_documents && text.len() > MAX_PIECE_BYTES {
+        batch.reject(row, TOO_LONG);
+        return None;
+    }
+    while text.len() > BATCH_BYTES && !batch.whole_documents {
         if batch.is_full() {
             return Some(text);
         }

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use super::codec::Stream;
 use super::sources::{Codec, Source};
-use super::{word_border, Batch, Fill, Rows, BATCH_BYTES, BYTE_ORDER_MARK, MAX_PIECE_BYTES};
+use super::{word_border, Batch, Fill, Rows, BATCH_BYTES, BYTE_ORDER_MARK, MAX_PIECE_BYTES, TOO_LONG};
 use crate::error::{Error, Result};
 use crate::text::utf8::from_utf8;
 
@@ -43,11 +43,16 @@ impl PlainText {
 
 impl Rows for PlainText {
     fn fill(&mut self, batch: &mut Batch, _first: bool) -> Result<Fill> {
-        let mut at_end = self.read_to(BATCH_BYTES).inspect_err(|_| self.keep_whole_characters(batch))?;
+        let target = if batch.whole_documents { MAX_PIECE_BYTES } else { BATCH_BYTES };
+        let mut at_end = self.read_to(target).inspect_err(|_| self.keep_whole_characters(batch))?;
         // some editors put a byte order mark in front of a file
         if self.offset == 0 && self.rest.starts_with(BYTE_ORDER_MARK) {
             self.rest.drain(..BYTE_ORDER_MARK.len());
             self.offset = BYTE_ORDER_MARK.len() as u64;
+        }
+        if batch.whole_documents && !at_end {
+            batch.reject(0, TOO_LONG);
+            return Ok(Fill::End);
         }
         let mut cut = word_border(&self.rest, BATCH_BYTES);
         if cut.is_none() && !at_end {

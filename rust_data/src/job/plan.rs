@@ -49,8 +49,8 @@ impl Plan {
         Settings {
             format: options.format,
             tokenizer: TokenizerSettings {
-                sha256: hex(&model.vocab.sha256),
-                pattern: model.splitter.pattern().to_owned(),
+                sha256: hex(&model.digest()),
+                pattern: model.splitter.describe().replace('\n', ", then "),
                 vocab_size: model.vocab.size(),
                 eot: model.vocab.eot,
                 ignore_merges: model.whole_first,

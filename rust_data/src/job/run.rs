@@ -102,7 +102,7 @@ fn manifest_of<T: Id>(
         complete: true,
         tokenizer: TokenizerInfo {
             name: model.vocab.name.clone(),
-            sha256: hex(&model.vocab.sha256),
+            sha256: hex(&model.digest()),
             vocab_size: model.vocab.size(),
             eot: model.vocab.eot,
         },
@@ -168,7 +168,7 @@ impl<T: Id> Job<'_, T> {
     /// One thread: read a batch, encode it, hand it in, until nothing is left.
     fn work(&self, opened: &Sender<usize>) {
         let mut encoder = Encoder::new(self.model.clone());
-        let mut batch = Batch::default();
+        let mut batch = Batch { whole_documents: !self.model.starts_at_word_borders(), ..Batch::default() };
         while let Some(mut ticket) = self.lanes.take() {
             if self.progress.is_cancelled() {
                 return self.lanes.fail(Error::Cancelled);

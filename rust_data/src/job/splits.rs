@@ -82,7 +82,7 @@ impl<T: Id> SplitWriter<T> {
                     None => ("train", &self.splits.train),
                 };
                 let name = format!("{name}_{:06}.bin", split.shards.len());
-                ShardWriter::create::<T>(&self.directory, name, &self.model.vocab)?
+                ShardWriter::create::<T>(&self.directory, name, &self.model)?
             }
         };
         Ok(self.shard.insert(shard))

@@ -10,7 +10,8 @@ use super::disk::{rename, temporary_name};
 use super::header::{Header, HEADER_BYTES};
 use super::manifest::ShardInfo;
 use crate::bpe::id::Id;
-use crate::bpe::vocab::{hex, Vocab};
+use crate::bpe::model::Model;
+use crate::bpe::vocab::hex;
 use crate::error::{Error, Result};
 
 const BUFFER_BYTES: usize = 1 << 20;
@@ -26,14 +27,14 @@ pub struct ShardWriter {
 }
 
 impl ShardWriter {
-    pub fn create<T: Id>(directory: &Path, name: String, vocab: &Vocab) -> Result<Self> {
+    pub fn create<T: Id>(directory: &Path, name: String, model: &Model) -> Result<Self> {
         let header = Header {
             tokens: 0,
             token_bytes: size_of::<T>() as u32,
-            vocab_size: vocab.size() as u32,
-            eot: vocab.eot,
+            vocab_size: model.vocab.size() as u32,
+            eot: model.vocab.eot,
             documents: 0,
-            tokenizer_sha256: vocab.sha256,
+            tokenizer_sha256: model.digest(),
         };
         let path = directory.join(temporary_name(&name));
         let file = File::options().read(true).write(true).create(true).truncate(true).open(path);
