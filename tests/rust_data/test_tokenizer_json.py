@@ -244,9 +244,11 @@ def test_random_tokenizers_agree_or_are_refused(tmp_path: Path, plain: dict[str,
         texts = [random_text(draw) for _ in range(25)]
         what = (number, root["pre_tokenizer"], root["added_tokens"], {**root["model"], "vocab": 0, "merges": 0})
         try:
-            ours = load(tmp_path, root)
+            ours, refusal = load(tmp_path, root), ""
         except ValueError as error:
-            assert re.search(rf"tokenizer\.json: .*({PARTS})", str(error)), (error, what)
+            refusal = str(error)
+        if refusal:
+            assert re.search(rf"tokenizer\.json: .*({PARTS})", refusal), (refusal, what)
             continue
         loaded += 1
         assert_same_ids(ours, reference(root), texts, what)
