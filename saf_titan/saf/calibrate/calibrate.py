@@ -87,7 +87,10 @@ def _reduce_layer(capture: LayerCapture, exchange: HeadExchange, *, first_owner:
     if B < 2:
         raise ValueError(f"the variance over sequences needs at least 2 calibration sequences, got {B}")
     owned = exchange.owned(len(capture.heads), exchange.rank, first_owner)
-    stats = attention_stats(q_BTUD, k_BTUD, scale=capture.scale, map_size=_MAP_SIZE) if U else None
+    stats = None
+    if U:
+        scores = {"scale": capture.scale, "window": capture.window, "softcap": capture.softcap}
+        stats = attention_stats(q_BTUD, k_BTUD, **scores, map_size=_MAP_SIZE)
     return _LayerResult(capture.heads, tuple(capture.heads[u] for u in owned), stats, B, T, q_BTUD.device)
 
 

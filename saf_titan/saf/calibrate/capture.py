@@ -28,11 +28,16 @@ class CaptureFn(Protocol):
         heads: tuple[int, ...],
         scale: float | None,
         kv_heads: tuple[int, ...] | None = None,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
     ) -> None:
         """Queries of the live heads and the keys, after RoPE.
 
         heads: number of each live head in the layer, ascending. scale: factor of the scores, None for 1 / sqrt(D).
         kv_heads: per live head, which of k's heads it reads; None if they are grouped evenly.
+        window: number of latest keys that a query sees, its own included; None for all.
+        softcap: scores s are capped to softcap * tanh(s / softcap); None for plain scores.
         """
 
 
@@ -55,6 +60,8 @@ class LayerCapture:
         self.heads: tuple[int, ...] = ()
         """Heads whose queries are here, ascending."""
         self.scale: float | None = None
+        self.window: int | None = None
+        self.softcap: float | None = None
         self.num_calls = 0
 
     def add(
@@ -64,6 +71,8 @@ class LayerCapture:
         heads: tuple[int, ...],
         scale: float | None,
         kv_heads: tuple[int, ...] | None,
+        window: int | None,
+        softcap: float | None,
     ) -> None:
         """Keep one forward's queries and keys; the arguments are those of `CaptureFn`."""
         U, K = q_BTUD.shape[2], k_BTKD.shape[2]
@@ -80,6 +89,7 @@ class LayerCapture:
         if not heads:
             return
         self.heads, self.scale, self._kv_heads = tuple(heads), scale, kv_heads
+        self.window, self.softcap = window, softcap
         self._queries.append(q_BTUD.clone() if self._clone else q_BTUD)
         self._keys.append(k_BTKD.clone() if self._clone else k_BTKD)
 
@@ -131,9 +141,12 @@ def capture_layers(
             heads: tuple[int, ...],
             scale: float | None,
             kv_heads: tuple[int, ...] | None = None,
+            *,
+            window: int | None = None,
+            softcap: float | None = None,
         ) -> None:
             if heads:
-                captures[layer].add(q_BTUD, k_BTKD, heads, scale, kv_heads)
+                captures[layer].add(q_BTUD, k_BTKD, heads, scale, kv_heads, window, softcap)
                 if at_once and captures[layer].heads:
                     reduce(layer, captures[layer])
 

@@ -62,8 +62,8 @@ class DenseContent(Content):
 
     group: ClassVar[str] = "matrix"
     rows: RowMaker
-    """Makes rows p_RJ of a head's pattern from its scores_BRJ, its attention probs_BRJ, future_RJ (true where the key
-    comes after the query) and the head's own generator of random numbers."""
+    """Makes rows p_RJ of a head's pattern from its scores_BRJ, its attention probs_BRJ, hidden_RJ (true where the
+    query does not see the key) and the head's own generator of random numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)

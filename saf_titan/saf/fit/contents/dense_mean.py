@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def _rows(scores_BRJ: Tensor, probs_BRJ: Tensor, future_RJ: Tensor, generator: torch.Generator) -> Tensor:
+def _rows(scores_BRJ: Tensor, probs_BRJ: Tensor, hidden_RJ: Tensor, generator: torch.Generator) -> Tensor:
     return probs_BRJ.mean(0)
 
 
