@@ -124,7 +124,7 @@ def apply_plan(state: dict[str, Any], plan: StaticPlan, num_heads: int | None = 
 def export_compact(source: Path, out: Path, num_heads: int | None = None) -> tuple[int, int]:
     """Write the weights of a frozen model to a safetensors file, without what static heads no longer use.
 
-    A matrix that two names share is written once, under the first. Beside the weights the file has the tensor
+    A matrix that two names share is written once, under the name of the embedding. Beside the weights the file has the tensor
     `saf_plan`, the bytes of the plan's own file.
 
     Args:
@@ -249,7 +249,8 @@ def _tied(weights: Mapping[str, Tensor]) -> dict[str, str]:
     """Names of matrices that have the same bytes as an earlier one, with its name: a checkpoint holds both."""
     first: dict[tuple[torch.Size, str], str] = {}
     tied = {}
-    for name, weight in weights.items():
+    # the order in which a file is read must not decide which of the names is kept
+    for name, weight in sorted(weights.items(), key=lambda item: ("embedding" not in item[0], item[0])):
         if weight.ndim == 2:
             content = hashlib.sha256(weight.contiguous().view(torch.uint8).numpy().data).hexdigest()
             other = first.setdefault((weight.shape, content), name)
