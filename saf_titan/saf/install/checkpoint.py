@@ -124,8 +124,8 @@ def apply_plan(state: dict[str, Any], plan: StaticPlan, num_heads: int | None = 
 def export_compact(source: Path, out: Path, num_heads: int | None = None) -> tuple[int, int]:
     """Write the weights of a frozen model to a safetensors file, without what static heads no longer use.
 
-    A matrix that two names share is written once, under the name of the embedding. Beside the weights the file has the tensor
-    `saf_plan`, the bytes of the plan's own file.
+    A matrix that two names share is written once, under the name of the embedding. Beside the weights the file has the
+    tensor `saf_plan`, the bytes of the plan's own file.
 
     Args:
         source: the folder of a trainer's checkpoint, or a file that `restore_full` wrote.
