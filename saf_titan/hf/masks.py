@@ -21,7 +21,6 @@ class CausalMask:
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         """arguments: those of `transformers.masking_utils.sdpa_mask`."""
-        self._arguments = arguments
         self.q_length: int = arguments["q_length"]
         self.kv_length: int = arguments["kv_length"]
         self.q_offset = int(arguments.get("q_offset", 0))
@@ -30,6 +29,8 @@ class CausalMask:
         """Position of the first key; above 0 where a cache has dropped keys that left the window."""
         self.window: int | None = arguments.get("local_size")
         """How many of the latest keys a query sees, its own included; None for all."""
+        # a cache of fixed size gives its own counter as an offset, and counts on before the matrix is made
+        self._arguments = arguments | {"q_offset": self.q_offset, "kv_offset": self.kv_offset}
 
     @property
     def is_prefill(self) -> bool:
