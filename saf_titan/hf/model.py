@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import cached_file
 
@@ -137,6 +137,19 @@ def load(name: str | Path, plan: StaticPlan | None = None, **kwargs: Any) -> Any
             raise ValueError(f"{name} has a plan already; give a plan to the ordinary model")
         model.set_plan(plan)
     return model
+
+
+def copy_tokenizer(name: str | Path, out: Path) -> bool:
+    """Write the tokenizer of a model into another folder; False if it has none."""
+    path, settings = Path(name), {}
+    if path.suffix == ".gguf":
+        path, settings = path.parent, {"gguf_file": path.name}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, **settings)
+    except (ValueError, OSError):
+        return False
+    tokenizer.save_pretrained(out)
+    return True
 
 
 def our_config(config: PreTrainedConfig) -> PreTrainedConfig:
