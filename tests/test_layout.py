@@ -16,6 +16,7 @@ ORDER = (
     "report",
     "one_layer",
     "analysis",
+    "hf",
     "models",
     "layers",
     "circuits",

@@ -34,7 +34,8 @@ Batch = TypeVar("Batch")
 class CompensableAttention(Protocol):
     """An attention layer whose live heads can be watched.
 
-    qkv_linear: a module called with x_BTC, whose `wv` is a linear map with one block of rows a head.
+    qkv_linear: a module called with x_BTC, whose `wv` is a linear map with one block of rows a head. Its bias, if
+        any, stays: the rows of a pattern sum to 1, so the bias reaches the output as it is.
     inner_attention: gives o_BTHD for all heads in natural order.
     """
 
@@ -188,7 +189,10 @@ class _HeadWatcher:
             pattern = prepare_pattern(*(x_T.unsqueeze(0).to(device) for x_T in self.head.pattern.vectors))
             self.halves = ValueRegression(pattern, wv_XC.shape[1], D), ValueRegression(pattern, wv_XC.shape[1], D)
             self.before_DC = wv_XC.detach()[self.head.head * D : (self.head.head + 1) * D].clone()
-        for x_TC, y_TD in zip(self._x_BTC, o_BTHD[:, :, self.head.head], strict=True):
+        y_BTD = o_BTHD[:, :, self.head.head]
+        if (bias_X := getattr(self.attention.qkv_linear.wv, "bias", None)) is not None:
+            y_BTD = y_BTD - bias_X.detach()[self.head.head * D : (self.head.head + 1) * D]
+        for x_TC, y_TD in zip(self._x_BTC, y_BTD, strict=True):
             self.halves[self._next_half].add(x_TC.unsqueeze(0), y_TD.unsqueeze(0))
             self._next_half = 1 - self._next_half
         self._x_BTC = None
