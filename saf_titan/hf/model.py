@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import cached_file
 
@@ -121,8 +122,8 @@ def load(name: str | Path, plan: StaticPlan | None = None, **kwargs: Any) -> Any
         plan: makes its heads static in an ordinary model.
         kwargs: those of transformers' ``from_pretrained``, such as ``dtype``.
 
-    Raises ValueError if the model has no attention that we can reach, has a plan already, or is of another size than
-    the plan.
+    Raises ValueError if the model has no attention that we can reach, lacks weights, has a plan already, or is of
+    another size than the plan.
     """
     if Path(name).suffix == ".gguf":
         kwargs["gguf_file"] = Path(name).name
@@ -130,7 +131,11 @@ def load(name: str | Path, plan: StaticPlan | None = None, **kwargs: Any) -> Any
     settings = {key: kwargs[key] for key in ("gguf_file", "revision", "cache_dir", "local_files_only") if key in kwargs}
     config = AutoConfig.from_pretrained(name, **settings)
     config = our_config(config)
-    model = model_class(type(config)).from_pretrained(name, config=config, **kwargs)
+    model, found = model_class(type(config)).from_pretrained(name, config=config, output_loading_info=True, **kwargs)
+    if lacking := sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"]))):
+        raise ValueError(
+            f"{name} lacks weights of {type(model).__name__}, or has them in another shape: {', '.join(lacking[:5])}"
+        )
     attach(model)
     if plan is not None:
         if model.plan is not None:
@@ -173,7 +178,12 @@ def model_class(ours: Any) -> Any:
     """Our subclass of the causal language model that belongs to one of our configurations."""
     ordinary = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING)[ours.__mro__[1]]
     members = {"config_class": ours, "__module__": __name__, "__doc__": ordinary.__doc__}
-    return type(f"SAF{ordinary.__name__}", (StaticHeadsMixin, ordinary), members)
+    name = f"SAF{ordinary.__name__}"
+    # transformers renames weights of old files by the name of the class or the model_type
+    for theirs, own in ((ordinary.__name__, name), (ours.__mro__[1].model_type, ours.model_type)):
+        if (renaming := get_checkpoint_conversion_mapping(theirs)) is not None:
+            register_checkpoint_conversion_mapping(own, renaming, overwrite=True)
+    return type(name, (StaticHeadsMixin, ordinary), members)
 
 
 def require_same_size(plan: StaticPlan, num_layers: int, num_heads: int) -> None:

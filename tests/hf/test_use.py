@@ -1,5 +1,6 @@
 """Models with a plan in use: saved, loaded, generating with every cache, padded, trained, adapted."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import saf_titan.hf
 from saf_titan.hf.measure import calibrate_model
 from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.settings import PlanSettings
-from tests.hf.tiny import MODEL_TYPES, T, our_model, tokens
+from tests.hf.tiny import MODEL_TYPES, T, our_model, stock_model, tokens
 
 
 def frozen_model(model_type: str, *, content: str = "mean", **changes: Any) -> Any:
@@ -113,6 +114,23 @@ def test_saved_and_loaded(model_type: str, reader: Any, tmp_path: Path) -> None:
     again.save_pretrained(tmp_path / "again")
     for name in ("config.json", "model.safetensors", "saf_plan.safetensors"):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / name).read_bytes()
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_an_ordinary_folder_gives_the_same_logits(model_type: str, tmp_path: Path) -> None:
+    stock = stock_model(model_type)
+    stock.save_pretrained(tmp_path)
+    torch.testing.assert_close(
+        logits_of(saf_titan.hf.load(tmp_path), tokens()), logits_of(stock, tokens()), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_a_folder_without_all_weights_is_refused(tmp_path: Path) -> None:
+    stock_model("llama", attention_bias=False).save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text()) | {"attention_bias": True}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match="lacks weights of SAFLlamaForCausalLM"):
+        saf_titan.hf.load(tmp_path)
 
 
 def test_half_precision_keeps_the_patterns(tmp_path: Path) -> None:
