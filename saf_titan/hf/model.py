@@ -131,7 +131,9 @@ def load(name: str | Path, plan: StaticPlan | None = None, **kwargs: Any) -> Any
     settings = {key: kwargs[key] for key in ("gguf_file", "revision", "cache_dir", "local_files_only") if key in kwargs}
     config = AutoConfig.from_pretrained(name, **settings)
     config = our_config(config)
-    model, found = model_class(type(config)).from_pretrained(name, config=config, output_loading_info=True, **kwargs)
+    model, found = model_class(cast(Any, type(config))).from_pretrained(
+        name, config=config, output_loading_info=True, **kwargs
+    )
     if lacking := sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"]))):
         raise ValueError(
             f"{name} lacks weights of {type(model).__name__}, or has them in another shape: {', '.join(lacking[:5])}"
@@ -162,7 +164,7 @@ def our_config(config: PreTrainedConfig) -> PreTrainedConfig:
     if config.model_type.startswith(PREFIX):
         return config
     values = {name: value for name, value in config.to_dict().items() if name not in ("model_type", "architectures")}
-    ours: PreTrainedConfig = config_class(type(config)).from_dict(values)
+    ours: PreTrainedConfig = config_class(cast(Any, type(config))).from_dict(values)
     return ours
 
 
@@ -230,6 +232,6 @@ def _require_our_attention(model: Any, args: tuple[object, ...]) -> None:
 def register(model_types: tuple[str, ...] = TESTED) -> None:
     """Make transformers' Auto classes know our classes."""
     for model_type in model_types:
-        ours = config_class(type(AutoConfig.for_model(model_type)))
+        ours = config_class(cast(Any, type(AutoConfig.for_model(model_type))))
         AutoConfig.register(ours.model_type, ours, exist_ok=True)
         AutoModelForCausalLM.register(ours, model_class(ours), exist_ok=True)
