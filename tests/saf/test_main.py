@@ -1,6 +1,6 @@
 """The offline commands, on files.
 
-Covers saf/show/picture.py.
+Covers saf/show/picture.py, fields/command_line.py.
 """
 
 from pathlib import Path
