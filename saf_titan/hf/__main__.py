@@ -4,6 +4,8 @@
     python -m saf_titan.saf select stats.safetensors --rate 0.1 --out plan.safetensors
     python -m saf_titan.hf perplexity MODEL_DIR --text FILE --plan plan.safetensors
     python -m saf_titan.hf freeze MODEL_DIR --plan plan.safetensors --out FROZEN_DIR
+    python -m saf_titan.hf export CHECKPOINT --out MODEL_DIR
+    python -m saf_titan.hf import MODEL_DIR --config run.toml --out CHECKPOINT
 
 MODEL_DIR is a folder that transformers' save_pretrained wrote, or a .gguf file. The other commands of
 `python -m saf_titan.saf` (show, diff, explain, fit) take these statistics and plans as well.
@@ -19,13 +21,17 @@ from typing import Annotated, Any
 
 from transformers.utils import logging
 
+from saf_titan.config import load_config
 from saf_titan.fields.command_line import Parser, run_command, value_of
 from saf_titan.fields.convert import field_types
 from saf_titan.fields.ranges import Range
+from saf_titan.hf.export import export_checkpoint, import_folder
 from saf_titan.hf.measure import calibrate_model, compensate, text_loss, write_values
 from saf_titan.hf.model import copy_tokenizer, load
 from saf_titan.hf.text import Windows, shard_windows, text_windows
+from saf_titan.run.resume import model_identity, read_freeze, require_same_model
 from saf_titan.saf.calibrate.progress import TimedProgress
+from saf_titan.saf.install.checkpoint import require_complete
 from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.saf.plan.settings import PlanSettings
 
@@ -94,8 +100,22 @@ def perplexity(args: argparse.Namespace) -> int:
     return 0
 
 
+def export(args: argparse.Namespace) -> int:
+    require_complete(args.checkpoint)
+    run = load_config(args.config or args.checkpoint.resolve().parent.parent / "config.toml", [])
+    saved = read_freeze(args.checkpoint)
+    if saved.model is not None:
+        require_same_model(saved.model, model_identity(run), source=str(args.checkpoint))
+    print(f"wrote {args.out}: {export_checkpoint(run, args.checkpoint, args.out)}")
+    return 0
+
+
+def import_model(args: argparse.Namespace) -> int:
+    print(f"wrote {args.out}: {import_folder(load_config(args.config, []), Path(args.model), args.out)}")
+    return 0
+
+
 def _load(name: str) -> Any:
-    logging.disable_progress_bar()
     if not Path(name).exists():
         raise ValueError(f"{name} does not exist: give the folder of a model, or a .gguf file")
     return load(name).eval()
@@ -167,11 +187,25 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--sequences", type=_AT_LEAST_2, metavar="N", help="default: the whole text")
     command.add_argument("--length", type=_AT_LEAST_2, metavar="T", help="tokens a window; default: that of the plan")
     command.set_defaults(run=perplexity)
+
+    command = commands.add_parser("export", help="a checkpoint of this trainer as a folder that transformers loads")
+    command.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder <run>/checkpoint/step-<step>")
+    command.add_argument("--config", type=Path, help="TOML file of the run (default: the run's own config.toml)")
+    command.add_argument("--out", type=Path, required=True, help="folder of the model")
+    command.set_defaults(run=export)
+
+    command = commands.add_parser("import", help="a folder of transformers as a checkpoint that a run starts from")
+    command.add_argument("model", metavar="MODEL_DIR")
+    command.add_argument("--config", type=Path, required=True, help="TOML file of the run that is to start from it")
+    command.add_argument("--out", type=Path, required=True, help="folder of the checkpoint")
+    command.set_defaults(run=import_model)
     return main
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command line; the exit status is 2, after one line, for whatever the user can mend."""
+    # its bars would stand between our lines
+    logging.disable_progress_bar()
     return run_command(parser(), argv)
 
 
