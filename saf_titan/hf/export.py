@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -40,9 +40,9 @@ def export_checkpoint(run: RunConfig, checkpoint: Path, out: Path) -> str:
     config = _config_of(run)
     if plan is not None:
         config = our_config(config)
-        model = model_class(type(config))(config)
+        model = model_class(config)(config)
     else:
-        model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)](config)  # type: ignore[index]
+        model = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING)[type(config)](config)
     _fill(model, _to_hf(weights, run))
     if plan is not None:
         model.set_plan(plan)

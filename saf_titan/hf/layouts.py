@@ -9,6 +9,7 @@ Legend: H query heads, K kv heads, D head width, C model width.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -109,7 +110,11 @@ class GPTNeoXLayout(Layout):
         return linear.weight.detach()[block], None if linear.bias is None else linear.bias.detach()[block]
 
 
-_LAYOUTS = {"c_attn": GPT2Layout, "query_key_value": GPTNeoXLayout, "q_proj": SeparateLayout}
+_LAYOUTS: dict[str, Callable[[nn.Module], Layout]] = {
+    "c_attn": GPT2Layout,
+    "query_key_value": GPTNeoXLayout,
+    "q_proj": SeparateLayout,
+}
 
 
 def find_layout(module: nn.Module) -> Layout:

@@ -51,7 +51,7 @@ class StaticHeadsMixin:
     plan: StaticPlan | None
 
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         self.plan = None
         cast(nn.Module, self).register_forward_pre_hook(_require_our_attention)
 
@@ -131,7 +131,7 @@ def load(name: str | Path, plan: StaticPlan | None = None, **kwargs: Any) -> Any
     settings = {key: kwargs[key] for key in ("gguf_file", "revision", "cache_dir", "local_files_only") if key in kwargs}
     config = AutoConfig.from_pretrained(name, **settings)
     config = our_config(config)
-    model, found = model_class(type(config)).from_pretrained(name, config=config, output_loading_info=True, **kwargs)
+    model, found = model_class(config).from_pretrained(name, config=config, output_loading_info=True, **kwargs)
     if lacking := sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"]))):
         raise ValueError(
             f"{name} lacks weights of {type(model).__name__}, or has them in another shape: {', '.join(lacking[:5])}"
@@ -162,19 +162,26 @@ def our_config(config: PreTrainedConfig) -> PreTrainedConfig:
     if config.model_type.startswith(PREFIX):
         return config
     values = {name: value for name, value in config.to_dict().items() if name not in ("model_type", "architectures")}
-    ours: PreTrainedConfig = config_class(type(config)).from_dict(values)
+    kind: Any = type(config)
+    ours: PreTrainedConfig = config_class(kind).from_dict(values)
     return ours
 
 
 @cache
-def config_class(ordinary: type[PreTrainedConfig]) -> type[PreTrainedConfig]:
+def config_class(ordinary: Any) -> Any:
     """Our subclass of a configuration of transformers."""
     members = {"model_type": PREFIX + ordinary.model_type, "__module__": __name__, "__doc__": ordinary.__doc__}
     return type(f"SAF{ordinary.__name__}", (ordinary,), members)
 
 
+def model_class(config: PreTrainedConfig) -> Any:
+    """The causal language model that belongs to a configuration of ours."""
+    kind: Any = type(config)
+    return _model_class(kind)
+
+
 @cache
-def model_class(ours: type[PreTrainedConfig]) -> Any:
+def _model_class(ours: Any) -> Any:
     """Our subclass of the causal language model that belongs to one of our configurations."""
     ordinary = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING)[ours.__mro__[1]]
     members = {"config_class": ours, "__module__": __name__, "__doc__": ordinary.__doc__}
@@ -230,6 +237,7 @@ def _require_our_attention(model: Any, args: tuple[object, ...]) -> None:
 def register(model_types: tuple[str, ...] = TESTED) -> None:
     """Make transformers' Auto classes know our classes."""
     for model_type in model_types:
-        ours = config_class(type(AutoConfig.for_model(model_type)))
+        kind: Any = type(AutoConfig.for_model(model_type))
+        ours = config_class(kind)
         AutoConfig.register(ours.model_type, ours, exist_ok=True)
-        AutoModelForCausalLM.register(ours, model_class(ours), exist_ok=True)
+        AutoModelForCausalLM.register(ours, _model_class(ours), exist_ok=True)

@@ -40,7 +40,7 @@ def write_tokenizer(run: RunConfig, out: Path) -> tuple[str, int | None]:
 def gpt2_tokenizer() -> Tokenizer:
     """GPT-2's tokenizer from the merges that `rust_data` bundles."""
     lines = (Path(rust_data.__file__).parent / "assets/gpt2/vocab.bpe").read_text(encoding="utf-8").splitlines()
-    merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    merges = [(a, b) for a, b in (line.split(" ") for line in lines if line and not line.startswith("#version"))]
     # ids: the 256 bytes, printable ones first, then one for each merge
     letters = _byte_letters()
     names = [*letters, *("".join(pair) for pair in merges), "<|endoftext|>"]

@@ -88,8 +88,14 @@ def _reduce_layer(capture: LayerCapture, exchange: HeadExchange, *, first_owner:
     owned = exchange.owned(len(capture.heads), exchange.rank, first_owner)
     stats = None
     if U:
-        scores = {"scale": capture.scale, "window": capture.window, "softcap": capture.softcap}
-        stats = attention_stats(q_BTUD, k_BTUD, **scores, map_size=_MAP_SIZE)
+        stats = attention_stats(
+            q_BTUD,
+            k_BTUD,
+            scale=capture.scale,
+            window=capture.window,
+            softcap=capture.softcap,
+            map_size=_MAP_SIZE,
+        )
     return _LayerResult(capture.heads, tuple(capture.heads[u] for u in owned), stats, B, T, q_BTUD.device)
 
 
