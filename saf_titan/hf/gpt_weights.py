@@ -9,6 +9,7 @@ Legend: V vocabulary, C width, H query heads, K kv heads, D head width.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -44,9 +45,88 @@ def gpt_config_of(run: RunConfig) -> PreTrainedConfig:
     )
 
 
+@dataclass(frozen=True)
+class _Names:
+    """What a class of transformers calls our weights, and how it lays them out."""
+
+    embedding: str
+    norm: str
+    layer: str
+    """Prefix of layer {}."""
+    fused: str
+    """Queries, keys and values in one matrix."""
+    in_layer: dict[str, str]
+    """The other matrices and norms of a layer, ours to theirs."""
+    heads_first: bool
+    """The fused matrix goes through the heads, of each its queries, keys and values; else the other way round."""
+    transposed: bool
+    """Matrices of a layer are (in, out)."""
+    positions: str | None = None
+
+    @property
+    def split_dim(self) -> int:
+        """Where the fused rows, as (H, 3, D, C) or (3, H, D, C), are divided into queries, keys and values."""
+        return 1 if self.heads_first else 0
+
+    def turned(self, weight: Tensor) -> Tensor:
+        """A matrix of a layer from our orientation to theirs, or back."""
+        return weight.T.contiguous() if self.transposed and weight.ndim == 2 else weight
+
+
+_NEOX = _Names(
+    embedding="gpt_neox.embed_in.weight",
+    norm="gpt_neox.final_layer_norm.weight",
+    layer="gpt_neox.layers.{}.",
+    fused="attention.query_key_value.weight",
+    in_layer={
+        "attention.wo.weight": "attention.dense.weight",
+        "feed_forward.w1.weight": "mlp.dense_h_to_4h.weight",
+        "feed_forward.w2.weight": "mlp.dense_4h_to_h.weight",
+        "attention_norm.weight": "input_layernorm.weight",
+        "ffn_norm.weight": "post_attention_layernorm.weight",
+    },
+    heads_first=True,
+    transposed=False,
+)
+_GPT2 = _Names(
+    embedding="transformer.wte.weight",
+    positions="transformer.wpe.weight",
+    norm="transformer.ln_f.weight",
+    layer="transformer.h.{}.",
+    fused="attn.c_attn.weight",
+    in_layer={
+        "attention.wo.weight": "attn.c_proj.weight",
+        "feed_forward.w1.weight": "mlp.c_fc.weight",
+        "feed_forward.w2.weight": "mlp.c_proj.weight",
+        "attention_norm.weight": "ln_1.weight",
+        "ffn_norm.weight": "ln_2.weight",
+    },
+    heads_first=False,
+    transposed=True,
+)
+
+
+def _names(run: RunConfig) -> _Names:
+    return _GPT2 if run.model.position == "learned" else _NEOX
+
+
 def gpt_to_hf(weights: Mapping[str, Tensor], run: RunConfig) -> dict[str, Tensor]:
     """Our weights under the names of GPT-2 or GPT-NeoX."""
-    return (_to_gpt2 if run.model.position == "learned" else _to_neox)(weights, run)
+    names = _names(run)
+    named = {
+        names.embedding: weights["lm_head.weight"],
+        "lm_head.weight": weights["lm_head.weight"],
+        names.norm: weights["norm.weight"],
+    }
+    if names.positions is not None:
+        named[names.positions] = weights["pos_embeddings.weight"]
+    for layer in range(run.shape.num_layers):
+        ours, theirs = f"layers.{layer}.", names.layer.format(layer)
+        fused = torch.stack([_by_head(weights, ours, kind, run) for kind in "qkv"], dim=names.split_dim)
+        named[theirs + names.fused] = names.turned(fused.flatten(0, 2))
+        for own, other in names.in_layer.items():
+            named[theirs + other] = names.turned(weights[ours + own])
+    return named
 
 
 def gpt_from_hf(weights: Mapping[str, Tensor], run: RunConfig) -> dict[str, Tensor]:
@@ -56,88 +136,22 @@ def gpt_from_hf(weights: Mapping[str, Tensor], run: RunConfig) -> dict[str, Tens
     """
     if wrong := [name for name, weight in weights.items() if name.endswith("bias") and weight.any()]:
         raise ValueError(f"{wrong[0]} is not zero, and family gpt has no biases")
-    return (_from_gpt2 if run.model.position == "learned" else _from_neox)(weights, run)
-
-
-_NEOX_NORMS = {"attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-_GPT2_NORMS = {"attention_norm": "ln_1", "ffn_norm": "ln_2"}
-
-
-def _to_neox(weights: Mapping[str, Tensor], run: RunConfig) -> dict[str, Tensor]:
+    names, shape = _names(run), run.shape
     named = {
-        "gpt_neox.embed_in.weight": weights["lm_head.weight"],
-        "gpt_neox.final_layer_norm.weight": weights["norm.weight"],
-        "lm_head.weight": weights["lm_head.weight"],
+        "tok_embeddings.weight": weights[names.embedding],
+        "lm_head.weight": weights[names.embedding],
+        "norm.weight": weights[names.norm],
     }
-    for layer in range(run.shape.num_layers):
-        ours, theirs = f"layers.{layer}.", f"gpt_neox.layers.{layer}."
-        heads_HDC = [_by_head(weights, ours, kind, run) for kind in "qkv"]
-        named[f"{theirs}attention.query_key_value.weight"] = torch.stack(heads_HDC, dim=1).flatten(0, 2)
-        named[f"{theirs}attention.dense.weight"] = weights[f"{ours}attention.wo.weight"]
-        named[f"{theirs}mlp.dense_h_to_4h.weight"] = weights[f"{ours}feed_forward.w1.weight"]
-        named[f"{theirs}mlp.dense_4h_to_h.weight"] = weights[f"{ours}feed_forward.w2.weight"]
-        for norm, name in _NEOX_NORMS.items():
-            named[f"{theirs}{name}.weight"] = weights[f"{ours}{norm}.weight"]
+    if names.positions is not None:
+        named["pos_embeddings.weight"] = weights[names.positions]
+    sizes = (shape.num_heads, 3, shape.head_dim) if names.heads_first else (3, shape.num_heads, shape.head_dim)
+    for layer in range(shape.num_layers):
+        ours, theirs = f"layers.{layer}.", names.layer.format(layer)
+        fused = names.turned(weights[theirs + names.fused]).unflatten(0, sizes)
+        named |= _from_heads(dict(zip("qkv", fused.unbind(names.split_dim), strict=True)), ours, run)
+        for own, other in names.in_layer.items():
+            named[ours + own] = names.turned(weights[theirs + other])
     return named
-
-
-def _from_neox(weights: Mapping[str, Tensor], run: RunConfig) -> dict[str, Tensor]:
-    ours_named = {
-        "tok_embeddings.weight": weights["gpt_neox.embed_in.weight"],
-        "lm_head.weight": weights["gpt_neox.embed_in.weight"],
-        "norm.weight": weights["gpt_neox.final_layer_norm.weight"],
-    }
-    for layer in range(run.shape.num_layers):
-        ours, theirs = f"layers.{layer}.", f"gpt_neox.layers.{layer}."
-        fused_HXDC = weights[f"{theirs}attention.query_key_value.weight"].unflatten(
-            0, (run.shape.num_heads, 3, run.shape.head_dim)
-        )
-        ours_named |= _from_heads(dict(zip("qkv", fused_HXDC.unbind(1), strict=True)), ours, run)
-        ours_named[f"{ours}attention.wo.weight"] = weights[f"{theirs}attention.dense.weight"]
-        ours_named[f"{ours}feed_forward.w1.weight"] = weights[f"{theirs}mlp.dense_h_to_4h.weight"]
-        ours_named[f"{ours}feed_forward.w2.weight"] = weights[f"{theirs}mlp.dense_4h_to_h.weight"]
-        for norm, name in _NEOX_NORMS.items():
-            ours_named[f"{ours}{norm}.weight"] = weights[f"{theirs}{name}.weight"]
-    return ours_named
-
-
-def _to_gpt2(weights: Mapping[str, Tensor], run: RunConfig) -> dict[str, Tensor]:
-    named = {
-        "transformer.wte.weight": weights["lm_head.weight"],
-        "transformer.wpe.weight": weights["pos_embeddings.weight"],
-        "transformer.ln_f.weight": weights["norm.weight"],
-        "lm_head.weight": weights["lm_head.weight"],
-    }
-    for layer in range(run.shape.num_layers):
-        ours, theirs = f"layers.{layer}.", f"transformer.h.{layer}."
-        rows_XC = torch.cat([_by_head(weights, ours, kind, run).flatten(0, 1) for kind in "qkv"])
-        # GPT-2 keeps its matrices transposed
-        named[f"{theirs}attn.c_attn.weight"] = rows_XC.T.contiguous()
-        named[f"{theirs}attn.c_proj.weight"] = weights[f"{ours}attention.wo.weight"].T.contiguous()
-        named[f"{theirs}mlp.c_fc.weight"] = weights[f"{ours}feed_forward.w1.weight"].T.contiguous()
-        named[f"{theirs}mlp.c_proj.weight"] = weights[f"{ours}feed_forward.w2.weight"].T.contiguous()
-        for norm, name in _GPT2_NORMS.items():
-            named[f"{theirs}{name}.weight"] = weights[f"{ours}{norm}.weight"]
-    return named
-
-
-def _from_gpt2(weights: Mapping[str, Tensor], run: RunConfig) -> dict[str, Tensor]:
-    ours_named = {
-        "tok_embeddings.weight": weights["transformer.wte.weight"],
-        "lm_head.weight": weights["transformer.wte.weight"],
-        "pos_embeddings.weight": weights["transformer.wpe.weight"],
-        "norm.weight": weights["transformer.ln_f.weight"],
-    }
-    for layer in range(run.shape.num_layers):
-        ours, theirs = f"layers.{layer}.", f"transformer.h.{layer}."
-        rows_XHDC = weights[f"{theirs}attn.c_attn.weight"].T.unflatten(0, (3, run.shape.num_heads, run.shape.head_dim))
-        ours_named |= _from_heads(dict(zip("qkv", rows_XHDC.unbind(0), strict=True)), ours, run)
-        ours_named[f"{ours}attention.wo.weight"] = weights[f"{theirs}attn.c_proj.weight"].T.contiguous()
-        ours_named[f"{ours}feed_forward.w1.weight"] = weights[f"{theirs}mlp.c_fc.weight"].T.contiguous()
-        ours_named[f"{ours}feed_forward.w2.weight"] = weights[f"{theirs}mlp.c_proj.weight"].T.contiguous()
-        for norm, name in _GPT2_NORMS.items():
-            ours_named[f"{ours}{norm}.weight"] = weights[f"{theirs}{name}.weight"]
-    return ours_named
 
 
 def _by_head(weights: Mapping[str, Tensor], prefix: str, kind: str, run: RunConfig) -> Tensor:

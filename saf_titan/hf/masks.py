@@ -53,7 +53,7 @@ class CausalMask:
     @cached_property
     def pads_B(self) -> Tensor | None:
         """The number of padding tokens at the left of each sequence, on the CPU; None if there are none."""
-        padding_BJ = self._padding_BJ
+        padding_BJ = self.padding_BJ
         if padding_BJ is None:
             return None
         pads_B = padding_BJ.long().cumprod(1).sum(1)
@@ -62,7 +62,7 @@ class CausalMask:
     @cached_property
     def obstacle(self) -> str | None:
         """What of this mask a static head cannot follow; None if it can."""
-        if (padding_BJ := self._padding_BJ) is not None:
+        if (padding_BJ := self.padding_BJ) is not None:
             # text begins at most once in a row: padding, text, padding
             text_BJ = torch.nn.functional.pad(padding_BJ.logical_not().long(), (1, 0))
             if ((text_BJ.diff(dim=1) == 1).sum(1) > 1).any():
@@ -83,7 +83,7 @@ class CausalMask:
         return None
 
     @cached_property
-    def _padding_BJ(self) -> Tensor | None:
+    def padding_BJ(self) -> Tensor | None:
         """True for padding among the tokens so far, on the CPU; None without padding."""
         mask_BJ: Tensor | None = self._arguments.get("attention_mask")
         if mask_BJ is None or bool(mask_BJ.all()):

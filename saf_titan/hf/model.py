@@ -7,6 +7,7 @@ the ordinary one, so everything that works with that works with it: generation, 
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -99,6 +100,18 @@ class StaticHeadsMixin:
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
         if self.plan is not None:
             self.plan.save(Path(save_directory) / PLAN_FILE)
+
+    def _validate_generated_length(self, generation_config: Any, *args: Any) -> None:
+        """Before the first token: ValueError if the text could become longer than the patterns."""
+        super()._validate_generated_length(generation_config, *args)  # type: ignore[misc]
+        longest = min((layer.mixer.T_fit for layer in self.attentions if layer.mixer is not None), default=math.inf)
+        # the last token is written and not read
+        if generation_config.max_length - 1 > longest:
+            raise ValueError(
+                f"prompt and max_new_tokens make up to {generation_config.max_length} tokens, and the static heads of "
+                f"this model are fitted to {longest}: ask for at most {longest + 1} tokens in all, or freeze at a "
+                "longer length"
+            )
 
     @classmethod
     def from_pretrained(cls, name: str | Path, *args: Any, **kwargs: Any) -> Any:

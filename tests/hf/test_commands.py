@@ -112,6 +112,16 @@ def test_compensation_brings_the_outputs_of_static_heads_nearer(model_type: str,
     assert (compensated - target).square().mean() < (plain - target).square().mean()
 
 
+def test_a_norm_behind_the_attention_refuses_scores_of_the_stream(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for model_type in ("gemma2", "olmo2"):
+        folder = write_model(tmp_path / model_type, model_type)
+        words = ["--text", str(made / "text.txt"), "--length", "16", "--selector", "output_error"]
+        assert main(["calibrate", str(folder), *words, "--out", str(tmp_path / "stats")]) == 2
+        assert "has a norm behind its attention" in capsys.readouterr().err
+
+
 def test_a_pipeline_writes_text(made: Path) -> None:
     write = pipeline("text-generation", model=str(made / "frozen"))
     texts = write(["the", "quick "], max_new_tokens=5, do_sample=False, batch_size=2)

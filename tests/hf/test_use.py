@@ -98,8 +98,10 @@ def test_a_text_longer_than_the_patterns() -> None:
     model = frozen_model("llama")
     with pytest.raises(ValueError, match=f"has {T + 1} tokens, and the static heads of this model are fitted to {T}"):
         logits_of(model, tokens(1, T + 1))
-    with pytest.raises(ValueError, match="max_new_tokens"):
-        model.generate(tokens(1, T - 2), attention_mask=torch.ones(1, T - 2), max_new_tokens=8, min_new_tokens=8)
+    prompt = {"inputs": tokens(1, T - 2), "attention_mask": torch.ones(1, T - 2, dtype=torch.int64)}
+    assert model.generate(**prompt, max_new_tokens=3, min_new_tokens=3).shape[1] == T + 1
+    with pytest.raises(ValueError, match=f"up to {T + 2} tokens, and .* fitted to {T}: ask for at most {T + 1}"):
+        model.generate(**prompt, max_new_tokens=4)
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
