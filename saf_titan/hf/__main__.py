@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,8 +28,9 @@ from saf_titan.fields.convert import field_types
 from saf_titan.fields.ranges import Range
 from saf_titan.hf.export import export_checkpoint, import_folder
 from saf_titan.hf.measure import calibrate_model, compensate, text_loss, write_values
-from saf_titan.hf.model import copy_tokenizer, load
+from saf_titan.hf.model import load
 from saf_titan.hf.text import Windows, shard_windows, text_windows
+from saf_titan.hf.tokenizer_files import read_tokenizer
 from saf_titan.run.resume import model_identity, read_freeze, require_same_model
 from saf_titan.saf.calibrate.progress import TimedProgress
 from saf_titan.saf.install.checkpoint import require_complete
@@ -71,7 +73,9 @@ def freeze(args: argparse.Namespace) -> int:
     write_values(model, rows)
     model.zero_unused_weights()
     model.save_pretrained(args.out)
-    copy_tokenizer(args.model, args.out)
+    # a model that was calibrated on shards may have none
+    with suppress(ValueError):
+        read_tokenizer(args.model).save_pretrained(args.out)
     changed = f", new values for {len(rows)} of them" if args.compensate else ""
     print(f"{len(plan.heads)} static heads{changed}; wrote {args.out}")
     return 0

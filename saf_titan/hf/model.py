@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import cached_file
@@ -139,16 +139,12 @@ def load(name: str | Path, plan: StaticPlan | None = None, **kwargs: Any) -> Any
     another size than the plan.
     """
     if Path(name).suffix == ".gguf":
-        kwargs["gguf_file"] = Path(name).name
-        name = Path(name).parent
-    settings = {key: kwargs[key] for key in ("gguf_file", "revision", "cache_dir", "local_files_only") if key in kwargs}
-    config = AutoConfig.from_pretrained(name, **settings)
-    config = our_config(config)
-    model, found = model_class(config).from_pretrained(name, config=config, output_loading_info=True, **kwargs)
-    if lacking := sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"]))):
-        raise ValueError(
-            f"{name} lacks weights of {type(model).__name__}, or has them in another shape: {', '.join(lacking[:5])}"
-        )
+        model = _load_gguf(Path(name), kwargs)
+    else:
+        settings = {key: kwargs[key] for key in ("revision", "cache_dir", "local_files_only") if key in kwargs}
+        config = our_config(AutoConfig.from_pretrained(name, **settings))
+        kind = model_class(config)
+        model = _complete(name, *kind.from_pretrained(name, config=config, output_loading_info=True, **kwargs))
     attach(model)
     if plan is not None:
         if model.plan is not None:
@@ -157,17 +153,26 @@ def load(name: str | Path, plan: StaticPlan | None = None, **kwargs: Any) -> Any
     return model
 
 
-def copy_tokenizer(name: str | Path, out: Path) -> bool:
-    """Write the tokenizer of a model into another folder; False if it has none."""
-    path, settings = Path(name), {}
-    if path.suffix == ".gguf":
-        path, settings = path.parent, {"gguf_file": path.name}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, **settings)
-    except (ValueError, OSError):
-        return False
-    tokenizer.save_pretrained(out)
-    return True
+def _load_gguf(file: Path, settings: dict[str, Any]) -> Any:
+    """The weights of a .gguf file in our class, read by the ordinary one: transformers reads them by the model_type."""
+    settings = settings | {"gguf_file": file.name, "output_loading_info": True}
+    loaded: Any = AutoModelForCausalLM.from_pretrained(file.parent, **settings)
+    ordinary = _complete(file, *loaded)
+    config = our_config(ordinary.config)
+    model = model_class(config)(config)
+    model.load_state_dict(ordinary.state_dict(), assign=True)
+    model.tie_weights()
+    model.generation_config = ordinary.generation_config
+    return model.eval()
+
+
+def _complete(name: str | Path, model: Any, found: dict[str, Any]) -> Any:
+    """The loaded model; ValueError if weights were missing or misshapen, which transformers would fill with noise."""
+    if lacking := sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"]))):
+        raise ValueError(
+            f"{name} lacks weights of {type(model).__name__}, or has them in another shape: {', '.join(lacking[:5])}"
+        )
+    return model
 
 
 def our_config(config: PreTrainedConfig) -> PreTrainedConfig:

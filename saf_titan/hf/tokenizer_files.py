@@ -1,15 +1,30 @@
-"""The tokenizer of a corpus as files of transformers."""
+"""Tokenizers beside models: read, copied, or made from that of a corpus."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import rust_data
 from saf_titan.config import RunConfig
 from saf_titan.data.manifest import read_manifest
+
+
+def read_tokenizer(model: str | Path) -> Any:
+    """The tokenizer in the folder of a model, or in its .gguf file. ValueError if there is none that can be read."""
+    path, settings = Path(model), {}
+    if path.suffix == ".gguf":
+        path, settings = path.parent, {"gguf_file": path.name}
+    try:
+        return AutoTokenizer.from_pretrained(path, **settings)
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"{model} has no tokenizer that transformers can read ({str(error).splitlines()[0]}): copy its tokenizer "
+            "files there, or give token shards with --data"
+        ) from error
 
 
 def write_tokenizer(run: RunConfig, out: Path) -> tuple[str, int | None]:

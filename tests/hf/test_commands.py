@@ -46,6 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ["--rate", "0.25", "--selector", "output_error", "--max-fit-kl", "9", "--out", str(folder / "plan")]
     assert saf(["select", str(folder / "stats"), *options]) == 0
     assert main(["freeze", str(folder / "model"), "--plan", str(folder / "plan"), "--out", str(folder / "frozen")]) == 0
+    stock_model("llama").save_pretrained(folder / "frozen/bare")
     return folder
 
 
@@ -146,6 +147,7 @@ def test_stock_transformers_refuses_by_a_name_that_leads_here(made: Path) -> Non
         ("calibrate MODEL --text TEXT --length 16 --selector qk_gradient --out X", "averages gradients"),
         ("calibrate MODEL --text TEXT --selector best --out X", "'best'"),
         ("calibrate MODEL --text MODEL/model.safetensors --length 16 --out X", "not UTF-8"),
+        ("calibrate FROZEN/bare --text TEXT --length 16 --out X", "has no tokenizer that transformers can read"),
         ("calibrate MODEL --data MODEL --length 16 --out X", "manifest.json"),
         ("freeze MODEL --plan STATS --out X", "a static_plan is needed"),
         ("freeze FROZEN --plan PLAN --out X", "has a plan of 2 static heads already"),
