@@ -26,7 +26,7 @@ from saf_titan.config import load_config
 from saf_titan.fields.command_line import Parser, run_command, value_of
 from saf_titan.fields.convert import field_types
 from saf_titan.fields.ranges import Range
-from saf_titan.hf.export import export_checkpoint, import_folder
+from saf_titan.hf.export import export_checkpoint, import_model
 from saf_titan.hf.measure import calibrate_model, compensate, text_loss, write_values
 from saf_titan.hf.model import load
 from saf_titan.hf.text import Windows, shard_windows, text_windows
@@ -114,8 +114,8 @@ def export(args: argparse.Namespace) -> int:
     return 0
 
 
-def import_model(args: argparse.Namespace) -> int:
-    print(f"wrote {args.out}: {import_folder(load_config(args.config, []), Path(args.model), args.out)}")
+def import_weights(args: argparse.Namespace) -> int:
+    print(f"wrote {args.out}: {import_model(load_config(args.config, []), Path(args.model), args.out)}")
     return 0
 
 
@@ -198,11 +198,13 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--out", type=Path, required=True, help="folder of the model")
     command.set_defaults(run=export)
 
-    command = commands.add_parser("import", help="a folder of transformers as a checkpoint that a run starts from")
-    command.add_argument("model", metavar="MODEL_DIR")
+    command = commands.add_parser(
+        "import", help="weights of transformers or nanoGPT as a checkpoint that a run starts from"
+    )
+    command.add_argument("model", metavar="MODEL_DIR", help="folder of transformers, or ckpt.pt of nanoGPT")
     command.add_argument("--config", type=Path, required=True, help="TOML file of the run that is to start from it")
     command.add_argument("--out", type=Path, required=True, help="folder of the checkpoint")
-    command.set_defaults(run=import_model)
+    command.set_defaults(run=import_weights)
     return main
 
 

@@ -16,10 +16,11 @@ from transformers import GenerationConfig, LlamaConfig, PreTrainedConfig, Qwen3C
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from saf_titan.config import RunConfig
-from saf_titan.hf.gpt_weights import gpt_config_of, gpt_from_hf, gpt_to_hf
+from saf_titan.hf.gpt_weights import gpt_config_of, gpt_from_hf, gpt_from_nanogpt, gpt_to_hf
 from saf_titan.hf.model import load, model_class, our_config
 from saf_titan.hf.tokenizer_files import write_tokenizer
 from saf_titan.models import model_spec
+from saf_titan.saf.container import readable
 from saf_titan.saf.install.checkpoint import model_tensors, read_checkpoint, write_checkpoint
 from saf_titan.saf.plan.plan import StaticPlan
 
@@ -59,22 +60,53 @@ def export_checkpoint(run: RunConfig, checkpoint: Path, out: Path) -> str:
     return ", ".join(notes)
 
 
-def import_folder(run: RunConfig, folder: Path, out: Path) -> str:
-    """Write a folder of transformers as a checkpoint to start a run from (checkpoint.initial_load_model_only = true).
+def import_model(run: RunConfig, folder: Path, out: Path) -> str:
+    """Write a folder of transformers, or nanoGPT's ``ckpt.pt``, as a checkpoint that a run can start from.
 
-    Returns what was written, for people. Raises ValueError unless the folder is of the run's model.
+    The run sets checkpoint.initial_load_model_only = true. Returns what was written, for people. Raises ValueError unless the weights are of the run's model.
     """
     if out.exists():
         raise ValueError(f"{out} exists already; choose another folder or remove it")
+    if folder.suffix == ".pt":
+        weights = _read_nanogpt(folder, run)
+        _require_weights(weights, run, folder)
+        write_checkpoint(dict(weights), out)
+        return f"{len(weights)} tensors of nanoGPT, no static heads"
     model = load(folder, dtype=torch.float32)
     _require_same_config(model.config, run, folder)
     weights = _from_hf(dict(model.state_dict()), run)
+    _require_weights(weights, run, folder)
     state: dict[str, Any] = dict(weights)
     if model.plan is not None:
         state["train_state"] = {"saf_plan": model.plan.to_bytes()}
     write_checkpoint(state, out)
     plan = f"{len(model.plan.heads)} static heads" if model.plan else "no static heads"
     return f"{len(weights)} tensors, {plan}"
+
+
+def _read_nanogpt(file: Path, run: RunConfig) -> dict[str, Tensor]:
+    """The weights of a checkpoint of nanoGPT's train.py, read without running any code of the file."""
+    if not file.is_file():
+        raise ValueError(f"{file} does not exist: a checkpoint of nanoGPT is needed")
+    with readable(file, "checkpoint of nanoGPT, read without unpickling code"):
+        saved = torch.load(file, map_location="cpu", weights_only=True)
+        sizes, weights = saved["model_args"], saved["model"]
+        heads, bias = int(sizes["n_head"]), bool(sizes["bias"])
+    if run.model.family != "gpt" or run.model.position != "learned":
+        raise ValueError(
+            f'{file} is of a GPT with learned positions: set model.family = "gpt", model.position = "learned"'
+        )
+    shape = run.shape
+    if (int(sizes["n_layer"]), heads, heads) != (shape.num_layers, shape.num_heads, shape.num_kv_heads):
+        raise ValueError(
+            f"{file} has {sizes['n_layer']} layers of {heads} heads, and the configured model {shape.num_layers} of "
+            f"{shape.num_heads} ({shape.num_kv_heads} kv heads): set model.num_layers and model.num_heads"
+        )
+    if bias:
+        raise ValueError(f"{file} was trained with bias = True, and family gpt has no biases")
+    # the prefix is that of torch.compile
+    weights = {name.removeprefix("_orig_mod."): weight.float() for name, weight in weights.items()}
+    return gpt_from_nanogpt(weights, run)
 
 
 def _config_of(run: RunConfig) -> PreTrainedConfig:

@@ -8,6 +8,7 @@ Legend: V vocabulary, C width, H query heads, K kv heads, D head width.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -129,14 +130,23 @@ def gpt_to_hf(weights: Mapping[str, Tensor], run: RunConfig) -> dict[str, Tensor
     return named
 
 
+def gpt_from_nanogpt(weights: Mapping[str, Tensor], run: RunConfig) -> dict[str, Tensor]:
+    """The weights of nanoGPT's `model.py`: names of GPT-2, matrices (out, in). Errors as `gpt_from_hf`."""
+    return _from_named(weights, run, dataclasses.replace(_GPT2, transposed=False))
+
+
 def gpt_from_hf(weights: Mapping[str, Tensor], run: RunConfig) -> dict[str, Tensor]:
     """Inverse of `gpt_to_hf`.
 
     Raises ValueError if a bias is not zero, or heads that share keys or values have different ones.
     """
+    return _from_named(weights, run, _names(run))
+
+
+def _from_named(weights: Mapping[str, Tensor], run: RunConfig, names: _Names) -> dict[str, Tensor]:
     if wrong := [name for name, weight in weights.items() if name.endswith("bias") and weight.any()]:
         raise ValueError(f"{wrong[0]} is not zero, and family gpt has no biases")
-    names, shape = _names(run), run.shape
+    shape = run.shape
     named = {
         "tok_embeddings.weight": weights[names.embedding],
         "lm_head.weight": weights[names.embedding],

@@ -1,6 +1,7 @@
 """Our checkpoints to transformers and back: logits, bytes, tokenizer, and a folder a user can load."""
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,59 @@ def test_logits_and_bytes(name: str, content: str | None, tmp_path: Path, capsys
     for key, weight in model_tensors(before).items():
         assert torch.equal(weight, after[key]), key
     assert after.get("train_state") == before.get("train_state")
+
+
+def write_nanogpt(path: Path, made: Made, **sizes: object) -> None:
+    """What nanoGPT's train.py saves, compiled model and optimizer included, with the weights of our checkpoint."""
+    ours = model_tensors(read_checkpoint(made.checkpoint))
+    names = {"tok_embeddings": "transformer.wte", "pos_embeddings": "transformer.wpe", "norm": "transformer.ln_f"}
+    parts = {"attention.wo": "attn.c_proj", "feed_forward.w1": "mlp.c_fc", "feed_forward.w2": "mlp.c_proj"}
+    parts |= {"attention_norm": "ln_1", "ffn_norm": "ln_2"}
+    weights = {f"{theirs}.weight": ours[f"{own}.weight"] for own, theirs in names.items()}
+    weights["lm_head.weight"] = weights["transformer.wte.weight"]
+    for layer in range(2):
+        own, theirs = f"layers.{layer}.", f"transformer.h.{layer}."
+        weights |= {f"{theirs}{name}.weight": ours[f"{own}{part}.weight"] for part, name in parts.items()}
+        rows = [ours[f"{own}attention.qkv_linear.w{kind}.weight"] for kind in "qkv"]
+        weights[f"{theirs}attn.c_attn.weight"] = torch.cat(rows)
+    torch.save(
+        {
+            "model": {f"_orig_mod.{name}": weight for name, weight in weights.items()},
+            "optimizer": {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 1e-3}]},
+            "model_args": {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": T, "bias": False} | sizes,
+            "iter_num": 3,
+            "best_val_loss": torch.tensor(3.0),
+            "config": {"out_dir": "out"},
+        },
+        path,
+    )
+
+
+def test_nanogpt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = Made(tmp_path, MODELS["gpt learned"][0], None)
+    write_nanogpt(tmp_path / "ckpt.pt", made)
+    words = ["--config", str(made.config), "--out", str(tmp_path / "back")]
+    assert main(["import", str(tmp_path / "ckpt.pt"), *words]) == 0
+    before, after = (model_tensors(read_checkpoint(folder)) for folder in (made.checkpoint, tmp_path / "back"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
+
+    write_nanogpt(tmp_path / "bias.pt", made, bias=True)
+    write_nanogpt(tmp_path / "heads.pt", made, n_head=8)
+    # a class of another program would run its code
+    (tmp_path / "code.pt").write_bytes(pickle.dumps({"model": print}))
+    for name, message in [
+        ("bias", "bias = True"),
+        ("heads", "2 layers of 8 heads"),
+        ("code", "without unpickling code"),
+        ("none", "does not exist"),
+    ]:
+        words = ["--config", str(made.config), "--out", str(tmp_path / "x")]
+        capsys.readouterr()
+        assert main(["import", str(tmp_path / f"{name}.pt"), *words]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
 
 
 def test_the_tokenizer_and_its_end_go_along(tmp_path: Path) -> None:
