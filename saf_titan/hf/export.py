@@ -63,7 +63,8 @@ def export_checkpoint(run: RunConfig, checkpoint: Path, out: Path) -> str:
 def import_model(run: RunConfig, folder: Path, out: Path) -> str:
     """Write a folder of transformers, or nanoGPT's ``ckpt.pt``, as a checkpoint that a run can start from.
 
-    The run sets checkpoint.initial_load_model_only = true. Returns what was written, for people. Raises ValueError unless the weights are of the run's model.
+    The run sets checkpoint.initial_load_model_only = true. Returns what was written, for people. Raises ValueError
+    unless the weights are of the run's model.
     """
     if out.exists():
         raise ValueError(f"{out} exists already; choose another folder or remove it")
