@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saf_titan.data.shards import open_stream
+from saf_titan.data.corpus import open_corpus
 from saf_titan.hf.tokenizer_files import read_tokenizer
 
 
@@ -48,7 +48,7 @@ def shard_windows(folder: Path, num_windows: int | None, length: int, *, vocab_s
 
     Raises ValueError if the shards have ids that the model does not know, or are too short.
     """
-    stream = open_stream(folder, "val")
+    stream = open_corpus(folder, splits=("val",)).stream("val")
     if stream.vocab_size > vocab_size:
         raise ValueError(
             f"{folder} has a vocabulary of {stream.vocab_size}, and the model one of {vocab_size}: tokenize with the "

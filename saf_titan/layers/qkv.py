@@ -74,7 +74,7 @@ class SplitQKV(BaseQKVLinear):
         )
 
     def _rows_without(self, skipped: Sequence[int], num_blocks: int) -> Tensor | None:
-        """Rows of the blocks that are left; None for all."""
+        """Return the rows of the blocks that are not skipped; None for all rows."""
         if not skipped:
             return None
         return self.head_rows([block for block in range(num_blocks) if block not in skipped]).to(self.wv.weight.device)

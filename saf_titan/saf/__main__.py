@@ -9,6 +9,7 @@
     python -m saf_titan.saf apply CHECKPOINT PLAN --out CHECKPOINT
     python -m saf_titan.saf export CHECKPOINT --out model.safetensors
     python -m saf_titan.saf restore model.safetensors --out full.safetensors
+    python -m saf_titan.saf verify CHECKPOINT
 
 A freeze writes PLAN and STATS to <run>/saf/step-<step>/{plan,stats}.safetensors; CHECKPOINT is a folder
 <run>/checkpoint/step-<step>.
@@ -41,6 +42,7 @@ from saf_titan.saf.install.checkpoint import (
     restore_full,
     write_checkpoint,
 )
+from saf_titan.saf.install.integrity import damages
 from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.saf.plan.settings import PlanSettings
@@ -146,8 +148,15 @@ def export(args: argparse.Namespace) -> int:
 
 def restore(args: argparse.Namespace) -> int:
     plan = restore_full(args.model, args.out)
-    print(f"wrote {args.out}: all rows, those of {len(plan.heads)} static heads zero")
+    print(f"wrote {args.out}: all rows, those of {len(plan.heads)} static heads zero, and the plan")
     return 0
+
+
+def verify(args: argparse.Namespace) -> int:
+    """Exit status 0 for a sound checkpoint, 1 for a damaged one."""
+    faults = list(damages(args.checkpoint))
+    print(*faults or [f"{args.checkpoint} holds what was written"], sep="\n")
+    return 1 if faults else 0
 
 
 def _heads(text: str) -> list[Head]:
@@ -247,7 +256,7 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(run=apply)
 
     command = commands.add_parser("export", help="weights of a frozen checkpoint without those of static heads")
-    command.add_argument("checkpoint", type=Path)
+    command.add_argument("checkpoint", type=Path, help="folder of a checkpoint, or a file that restore wrote")
     command.add_argument("--num-heads", type=_COUNT, help=_NUM_HEADS_HELP)
     command.add_argument("--out", type=Path, required=True, help="safetensors file")
     command.set_defaults(run=export)
@@ -256,6 +265,10 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("model", type=Path)
     command.add_argument("--out", type=Path, required=True, help="safetensors file")
     command.set_defaults(run=restore)
+
+    command = commands.add_parser("verify", help="compare a checkpoint with its checksums; status 1 if it is damaged")
+    command.add_argument("checkpoint", type=Path)
+    command.set_defaults(run=verify)
     return main
 
 

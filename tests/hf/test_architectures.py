@@ -1,4 +1,8 @@
-"""Every architecture: statistics against transformers' own attention weights, static heads against float64."""
+"""Every architecture: statistics against transformers' own attention weights, static heads against float64.
+
+Covers hf/attention.py, hf/layer.py, hf/layouts.py, hf/masks.py, hf/measure.py, hf/model.py, hf/static_heads.py,
+hf/text.py.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,7 @@
-"""Our checkpoints to transformers and back: logits, bytes, tokenizer, and a folder a user can load."""
+"""Our checkpoints to transformers and back: logits, bytes, tokenizer, and a folder a user can load.
+
+Covers `hf/gpt_weights.py` and `hf/tokenizer_files.py` too.
+"""
 
 import json
 import pickle

@@ -27,7 +27,7 @@ def attention_stats(
 
     Args:
         q_BTHD: queries as the scores see them (after RoPE), B >= 2.
-        k_BTKD: keys; query head h reads key head h // (H / K).
+        k_BTKD: keys; query head h reads kv head h // (H / K).
         scale: factor of the scores, 1 / sqrt(D) by default.
         window: a query sees this many of the latest keys, its own included (at least 2); None for all keys.
         softcap: scores s become softcap * tanh(s / softcap), as in Gemma 2; None for plain scores.

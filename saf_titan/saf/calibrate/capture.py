@@ -1,6 +1,6 @@
-"""Queries and keys on their way out of a model: one forward per batch, one layer after the other.
+"""Collect the queries and keys of attention layers while batches run through a model.
 
-Legend: B sequences, T time, U live query heads of a layer, K key heads, D head dim.
+Legend: B sequences, T time, U live query heads of a layer, K kv heads, D head dim.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class CaptureFn(Protocol):
-    """What an attention layer calls once a forward with what its scores are made of."""
+    """A function that an attention layer calls once in each forward, with the tensors its scores are made of."""
 
     def __call__(
         self,
@@ -49,7 +49,7 @@ class CapturableAttention(Protocol):
 
 
 class LayerCapture:
-    """Queries and keys of one layer's live heads, a pair a batch."""
+    """The queries and keys of one layer's live heads, one pair of tensors for each batch."""
 
     def __init__(self, wanted: Collection[int] | None, *, clone: bool) -> None:
         """wanted: the heads to keep, all live ones if None. clone: whether they must outlive the forward."""
@@ -74,11 +74,11 @@ class LayerCapture:
         window: int | None,
         softcap: float | None,
     ) -> None:
-        """What a `CaptureFn` is called with."""
+        """Keep one forward's queries and keys; the arguments are those of `CaptureFn`."""
         U, K = q_BTUD.shape[2], k_BTKD.shape[2]
         if kv_heads is None:
             if K == 0 or U % K:
-                raise ValueError(f"{U} live heads are not evenly grouped over {K} key heads: pass kv_heads")
+                raise ValueError(f"{U} live heads are not evenly grouped over {K} kv heads: pass kv_heads")
             kv_heads = tuple(u // (U // K) for u in range(U))
         assert len(heads) == len(kv_heads) == U
         self.num_calls += 1
@@ -94,14 +94,15 @@ class LayerCapture:
         self._keys.append(k_BTKD.clone() if self._clone else k_BTKD)
 
     def of_all_sequences(self, exchange: HeadExchange, first_owner: int) -> tuple[Tensor, Tensor]:
-        """Queries and keys of this rank's share of the heads, of the sequences of all ranks; one key head a query head.
+        """Return queries and keys of this rank's share of the heads, for the sequences of all ranks.
 
-        They are handed over: the capture is empty of tensors afterwards.
+        Keys are repeated so that each query head has its own. The capture gives its tensors away and is empty
+        afterwards.
         """
         q_BTUD, k_BTKD = torch.cat(self._queries), torch.cat(self._keys)
         self._queries, self._keys = [], []
         q_BTUD = exchange.heads_of_all_sequences(q_BTUD, first_owner)
-        # spread over query heads first, so that queries and keys travel alike
+        # repeat keys for their query heads first, so that queries and keys are exchanged in the same way
         return q_BTUD, exchange.heads_of_all_sequences(k_BTKD[:, :, list(self._kv_heads)], first_owner)
 
 

@@ -35,6 +35,8 @@ class Content:
     name: str
     doc: str
     """One sentence for help and guides."""
+    replacement: str
+    """What took the heads' place, as the report says it: "their attention is replaced by ..."."""
     group: ClassVar[str]
     """One of `GROUPS`."""
     is_compact: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""Values that make up for a frozen pattern: a static head's value projection, solved again by ridge regression.
+"""Compensated values: solve the value projection of a static head again, by ridge regression.
 
 With the pattern fixed a static head still owns its value projection W. On calibration data the live head gave
 y = P x W^T; the frozen one gives P_fit x W^T. With z = P_fit x the rows that come nearest to the live output are
@@ -6,8 +6,8 @@ y = P x W^T; the frozen one gives P_fit x W^T. With z = P_fit x the rows that co
     argmin_W  |z W^T - y|^2 + strength * (tr(z^T z) / C) * |W - W_before|^2
 
 The penalty is relative to the mean square of z, so that `strength` has no unit. It is chosen for each head by two-fold
-cross-validation over sequences: rows solved on one half must bring the output nearer on the other. Whether the model
-gains by the new rows is for the caller to measure. Meant for heads frozen without further training.
+cross-validation over sequences: rows solved on one half must bring the output nearer on the other. The caller must
+measure whether the model gains by the new rows. This is for heads that are frozen without further training.
 
 Legend: B sequences, T time, C model dim, D head dim.
 """

@@ -1,4 +1,8 @@
-"""Blocked attention statistics against the dense float64 oracle, and their known values on known heads."""
+"""Blocked attention statistics against the dense float64 oracle, and their known values on known heads.
+
+Covers ops/attention_stats/blocked.py, ops/attention_stats/heads.py, ops/attention_stats/naive.py,
+ops/attention_stats/op.py, ops/attention_stats/stats.py.
+"""
 
 import dataclasses
 import math

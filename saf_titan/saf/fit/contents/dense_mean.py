@@ -16,5 +16,8 @@ def _rows(scores_BRJ: Tensor, probs_BRJ: Tensor, hidden_RJ: Tensor, generator: t
 
 
 CONTENT = DenseContent(
-    name="dense_mean", doc="the mean attention over sequences, which the compact fit approximates", rows=_rows
+    name="dense_mean",
+    doc="the mean attention over sequences, which the compact fit approximates",
+    replacement="their mean attention",
+    rows=_rows,
 )

@@ -32,5 +32,6 @@ def _rows(scores_BRJ: Tensor, probs_BRJ: Tensor, hidden_RJ: Tensor, generator: t
 CONTENT = DenseContent(
     name="dirichlet",
     doc="one draw of every row from the Dirichlet distribution with its mean and 16 times its precision",
+    replacement="a pattern drawn from the moments of their attention, as a control",
     rows=_rows,
 )

@@ -21,5 +21,8 @@ def _rows(scores_BRJ: Tensor, probs_BRJ: Tensor, hidden_RJ: Tensor, generator: t
 
 
 CONTENT = DenseContent(
-    name="gaussian", doc="softmax of one draw of every cell from N(mean score, variance of the score)", rows=_rows
+    name="gaussian",
+    doc="softmax of one draw of every cell from N(mean score, variance of the score)",
+    replacement="a pattern drawn from the moments of their scores, as a control",
+    rows=_rows,
 )

@@ -16,4 +16,9 @@ def _rows(scores_BRJ: Tensor, probs_BRJ: Tensor, hidden_RJ: Tensor, generator: t
     return scores_BRJ.mean(0).masked_fill(hidden_RJ, -math.inf).softmax(1)
 
 
-CONTENT = DenseContent(name="sharp", doc="softmax of the mean score over sequences", rows=_rows)
+CONTENT = DenseContent(
+    name="sharp",
+    doc="softmax of the mean score over sequences",
+    replacement="the softmax of their mean scores, as a control",
+    rows=_rows,
+)
