@@ -4,6 +4,7 @@
     python -m saf_titan.saf select stats.safetensors --rate 0.1 --out plan.safetensors
     python -m saf_titan.hf perplexity MODEL_DIR --text FILE --plan plan.safetensors
     python -m saf_titan.hf freeze MODEL_DIR --plan plan.safetensors --out FROZEN_DIR
+    python -m saf_titan.hf replacement MODEL_DIR --stats stats.safetensors --text FILE --out losses.jsonl
     python -m saf_titan.hf export CHECKPOINT --out MODEL_DIR
     python -m saf_titan.hf import MODEL_DIR --config run.toml --out CHECKPOINT
 
@@ -22,6 +23,7 @@ from typing import Annotated, Any
 
 from transformers.utils import logging
 
+from saf_titan.analysis.replacement import replacement_lines, replacement_losses
 from saf_titan.config import load_config
 from saf_titan.fields.command_line import Parser, run_command, value_of
 from saf_titan.fields.convert import field_types
@@ -32,7 +34,9 @@ from saf_titan.hf.model import load
 from saf_titan.hf.text import Windows, shard_windows, text_windows
 from saf_titan.hf.tokenizer_files import opening_ids, read_tokenizer
 from saf_titan.run.resume import model_identity, read_freeze, require_same_model
+from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.calibrate.progress import TimedProgress
+from saf_titan.saf.fit.registry import CONTENTS, DENSE_CONTENTS
 from saf_titan.saf.install.checkpoint import require_complete
 from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.saf.plan.settings import PlanSettings
@@ -104,6 +108,30 @@ def perplexity(args: argparse.Namespace) -> int:
             f"{f'{len(plan.heads)} static heads':<20}NLL {after.nll:.5f}  perplexity {after.perplexity:.3f}  "
             f"change {after.nll - before.nll:+.5f} nat, perplexity {change:+.2f} %"
         )
+    return 0
+
+
+def replacement(args: argparse.Namespace) -> int:
+    calibration = Calibration.load(args.stats)
+    model = _load(args.model)
+    args.length = args.length or calibration.seq_len
+    if args.length > calibration.seq_len:
+        raise ValueError(f"--length {args.length}, but the statistics are of sequences of {calibration.seq_len} tokens")
+    windows = _windows(args, model)
+    losses = replacement_losses(
+        model.attentions,
+        calibration,
+        lambda: text_loss(model, windows.tokens_NT).nll,
+        content=args.content,
+        base_plan=model.plan,
+        store=args.out,
+        progress=_progress(),
+    )
+    print(
+        f"{len(windows.tokens_NT)} windows of {args.length} tokens{_behind(windows)}: loss {losses.base:.5f} nat; one "
+        f"head replaced by content {args.content}, the costliest first"
+    )
+    print("\n".join(replacement_lines(losses, calibration)))
     return 0
 
 
@@ -205,6 +233,21 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--sequences", type=_AT_LEAST_2, metavar="N", help="default: the whole text")
     command.add_argument("--length", type=_AT_LEAST_2, metavar="T", help="tokens a window; default: that of the plan")
     command.set_defaults(run=perplexity)
+
+    command = commands.add_parser(
+        "replacement", help="what the loss loses by each head alone, and how scores rank that"
+    )
+    command.add_argument("model", metavar="MODEL_DIR")
+    command.add_argument("--stats", type=Path, required=True, help="statistics that calibrate wrote")
+    _add_sequences(command, needs_data=True)
+    command.add_argument("--sequences", type=_AT_LEAST_2, default=8, metavar="N", help="default: 8")
+    command.add_argument("--length", type=_AT_LEAST_2, metavar="T", help="default: that of the statistics")
+    compact = [name for name in CONTENTS if name not in DENSE_CONTENTS]
+    command.add_argument("--content", choices=compact, default="mean", help="default: mean")
+    command.add_argument(
+        "--out", type=Path, required=True, help="file of the losses; an unfinished one is gone on with"
+    )
+    command.set_defaults(run=replacement)
 
     command = commands.add_parser("export", help="a checkpoint of this trainer as a folder that transformers loads")
     command.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder <run>/checkpoint/step-<step>")

@@ -25,8 +25,8 @@ from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.saf.select.probe import Probe
 from saf_titan.saf.select.registry import SELECTORS
 
-_LOSS_TOKENS = 4096
-"""Logits of this many tokens are in memory at once."""
+_LOGITS = 2**28
+"""About so many logits are in memory at once: 1 GiB in float32."""
 
 
 class _ModelProbe(Probe[Tensor]):
@@ -142,8 +142,12 @@ def write_weights(model: Any, new: Mapping[Head, NewWeights]) -> None:
 def sequence_losses(model: Any, tokens_BT: Tensor) -> Tensor:
     """The mean loss per predicted token of each sequence, in nats (B,)."""
     logits_BTV = model(input_ids=tokens_BT, use_cache=False).logits
-    losses_BT = F.cross_entropy(logits_BTV[:, :-1].float().transpose(1, 2), tokens_BT[:, 1:], reduction="none")
-    return losses_BT.mean(1)
+    # logits of all positions, with nothing to predict at the last one: a slice of them would be a copy
+    targets_BT = F.pad(tokens_BT[:, 1:], (0, 1), value=-100)
+    losses_BT = F.cross_entropy(
+        logits_BTV.flatten(0, 1).float(), targets_BT.flatten(), ignore_index=-100, reduction="none"
+    ).view_as(tokens_BT)
+    return losses_BT[:, :-1].mean(1)
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ def text_loss(model: Any, tokens_BT: Tensor, progress: Progress | None = None) -
     T = tokens_BT.shape[1]
     if T < 2:
         raise ValueError("the loss of a text needs sequences of at least two tokens")
-    rows = max(1, _LOSS_TOKENS // T)
+    rows = max(1, _LOGITS // (T * model.config.vocab_size))
     total = 0.0
     with _evaluation(model):
         for start in range(0, len(tokens_BT), rows):
