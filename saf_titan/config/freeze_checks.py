@@ -31,11 +31,6 @@ def frozen_head_conflicts(config: RunConfig) -> Iterator[Conflict]:
             ("saf.enable", "model.fuse_qkv"),
             "needs attention that can hold static heads, which a fused wqkv cannot; set model.fuse_qkv = false",
         )
-    if saf.compensate and shape.num_kv_heads < shape.num_heads:
-        yield Conflict(
-            ("saf.compensate", "model.flavor"),
-            f"solves for the values of one head, and here {shape.num_heads // shape.num_kv_heads} heads share theirs",
-        )
     yield from _freeze_schedule(config)
     outside = [layer for layer in saf.exclude_layers if not 0 <= layer < shape.num_layers]
     if outside:

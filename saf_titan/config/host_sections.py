@@ -106,7 +106,8 @@ class CheckpointSection:
     load_step: Annotated[int, Range(low=0, also=(-1,))] = -1
     """Step to resume from. -1: the newest."""
     initial_load_path: str = ""
-    """Checkpoint to start from when the run has none of its own; a relative path counts from the working directory."""
+    """Checkpoint to start from when the run has none of its own; a relative path counts from the working directory.
+    With the extra hf also a model of Hugging Face transformers (a folder with config.json), or nanoGPT's ckpt.pt."""
     initial_load_model_only: bool = False
     """false: go on where that checkpoint was, with its moments, step and place in the same data. true: take its weights
     and static heads alone, and begin a new run, on any data."""

@@ -126,9 +126,10 @@ class SafSection(PlanSettings, FreezeTiming):
     pattern_lr: Annotated[float, NOT_NEGATIVE] = 0.0
     """Learning rate of the patterns themselves (alpha and rho), which then go on training. 0: they stay fixed."""
     compensate: bool = False
-    """Solve the value rows of static heads again, so that the frozen output comes near the live one; kept for each head
-    where the loss falls. Solved on all calibration batches of a rank but the last, judged on that, so it needs two
-    sequences beside it. For freezing without further training: training makes up for it by itself."""
+    """Solve the value rows of static heads again (where query heads share values: their columns of the output
+    projection), so that the frozen output comes near the live one; kept for each head where the loss falls. Solved on
+    all calibration batches of a rank but the last, judged on that, so it needs two sequences beside it. For freezing
+    without further training: training makes up for it by itself."""
     calibration_sequences: Annotated[int, Range(low=2)] = 32
     """Held-out sequences that the statistics are taken from. On ranks that do not divide the number, the next multiple
     of the number of ranks is taken."""

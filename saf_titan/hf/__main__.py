@@ -4,6 +4,7 @@
     python -m saf_titan.saf select stats.safetensors --rate 0.1 --out plan.safetensors
     python -m saf_titan.hf perplexity MODEL_DIR --text FILE --plan plan.safetensors
     python -m saf_titan.hf freeze MODEL_DIR --plan plan.safetensors --out FROZEN_DIR
+    python -m saf_titan.hf replacement MODEL_DIR --stats stats.safetensors --text FILE --out losses.jsonl
     python -m saf_titan.hf export CHECKPOINT --out MODEL_DIR
     python -m saf_titan.hf import MODEL_DIR --config run.toml --out CHECKPOINT
 
@@ -22,17 +23,20 @@ from typing import Annotated, Any
 
 from transformers.utils import logging
 
+from saf_titan.analysis.replacement import replacement_lines, replacement_losses
 from saf_titan.config import load_config
 from saf_titan.fields.command_line import Parser, run_command, value_of
 from saf_titan.fields.convert import field_types
 from saf_titan.fields.ranges import Range
 from saf_titan.hf.export import export_checkpoint, import_model
-from saf_titan.hf.measure import calibrate_model, compensate, text_loss, write_values
+from saf_titan.hf.measure import calibrate_model, compensate, text_loss, write_weights
 from saf_titan.hf.model import load
 from saf_titan.hf.text import Windows, shard_windows, text_windows
-from saf_titan.hf.tokenizer_files import read_tokenizer
+from saf_titan.hf.tokenizer_files import opening_ids, read_tokenizer
 from saf_titan.run.resume import model_identity, read_freeze, require_same_model
+from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.calibrate.progress import TimedProgress
+from saf_titan.saf.fit.registry import CONTENTS, DENSE_CONTENTS
 from saf_titan.saf.install.checkpoint import require_complete
 from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.saf.plan.settings import PlanSettings
@@ -51,7 +55,8 @@ def calibrate(args: argparse.Namespace) -> int:
     )
     calibration.save(args.out)
     print(
-        f"{int(calibration.live_LH.sum())} live heads on {len(windows.tokens_NT)} sequences of {args.length} tokens; "
+        f"{int(calibration.live_LH.sum())} live heads on {len(windows.tokens_NT)} sequences of {args.length} tokens"
+        f"{_behind(windows)}; "
         f"scores {', '.join(calibration.all_scores())}; wrote {args.out}"
     )
     return 0
@@ -62,7 +67,7 @@ def freeze(args: argparse.Namespace) -> int:
     if args.out.exists():
         raise ValueError(f"{args.out} exists already; choose another folder or remove it")
     if args.compensate and args.text is None and args.data is None:
-        raise ValueError("--compensate solves the values on sequences: give --text or --data")
+        raise ValueError("--compensate solves weights on sequences: give --text or --data")
     model = _load(args.model)
     _require_no_plan(model, args.model)
     rows: Any = {}
@@ -70,13 +75,13 @@ def freeze(args: argparse.Namespace) -> int:
         args.sequences, args.length = args.sequences or plan.record.num_sequences, args.length or plan.T_fit
         rows = compensate(model, _windows(args, model).tokens_NT, plan)
     model.set_plan(plan)
-    write_values(model, rows)
+    write_weights(model, rows)
     model.zero_unused_weights()
     model.save_pretrained(args.out)
     # a model that was calibrated on shards may have none
     with suppress(ValueError):
         read_tokenizer(args.model).save_pretrained(args.out)
-    changed = f", new values for {len(rows)} of them" if args.compensate else ""
+    changed = f", new weights for {len(rows)} of them" if args.compensate else ""
     print(f"{len(plan.heads)} static heads{changed}; wrote {args.out}")
     return 0
 
@@ -91,7 +96,9 @@ def perplexity(args: argparse.Namespace) -> int:
     windows = _windows(args, model)
     before = text_loss(model, windows.tokens_NT, _progress())
     name = "static heads" if model.plan is not None else "ordinary attention"
-    print(f"{len(windows.tokens_NT)} windows of {args.length} tokens, {before.num_tokens:,} predicted")
+    print(
+        f"{len(windows.tokens_NT)} windows of {args.length} tokens{_behind(windows)}, {before.num_tokens:,} predicted"
+    )
     print(f"{name:<20}NLL {before.nll:.5f}  perplexity {before.perplexity:.3f}")
     if plan is not None:
         model.set_plan(plan)
@@ -101,6 +108,30 @@ def perplexity(args: argparse.Namespace) -> int:
             f"{f'{len(plan.heads)} static heads':<20}NLL {after.nll:.5f}  perplexity {after.perplexity:.3f}  "
             f"change {after.nll - before.nll:+.5f} nat, perplexity {change:+.2f} %"
         )
+    return 0
+
+
+def replacement(args: argparse.Namespace) -> int:
+    calibration = Calibration.load(args.stats)
+    model = _load(args.model)
+    args.length = args.length or calibration.seq_len
+    if args.length > calibration.seq_len:
+        raise ValueError(f"--length {args.length}, but the statistics are of sequences of {calibration.seq_len} tokens")
+    windows = _windows(args, model)
+    losses = replacement_losses(
+        model.attentions,
+        calibration,
+        lambda: text_loss(model, windows.tokens_NT).nll,
+        content=args.content,
+        base_plan=model.plan,
+        store=args.out,
+        progress=_progress(),
+    )
+    print(
+        f"{len(windows.tokens_NT)} windows of {args.length} tokens{_behind(windows)}: loss {losses.base:.5f} nat; one "
+        f"head replaced by content {args.content}, the costliest first"
+    )
+    print("\n".join(replacement_lines(losses, calibration)))
     return 0
 
 
@@ -136,7 +167,18 @@ def _windows(args: argparse.Namespace, model: Any) -> Windows:
         raise ValueError(f"--length {args.length}, but the model has positions for {limit} tokens")
     if args.text is not None:
         return text_windows(args.text, args.model, args.sequences, args.length)
-    return shard_windows(args.data, args.sequences, args.length, vocab_size=model.config.vocab_size)
+    opening: tuple[int, ...] = ()
+    # a model without a tokenizer can still read shards
+    with suppress(ValueError):
+        opening = opening_ids(read_tokenizer(args.model))
+    return shard_windows(args.data, args.sequences, args.length, vocab_size=model.config.vocab_size, opening=opening)
+
+
+def _behind(windows: Windows) -> str:
+    """What to say of the ids that each window begins with."""
+    if not windows.opening:
+        return ""
+    return f", each of which begins with {' '.join(map(str, windows.opening))} as the tokenizer's texts do"
 
 
 def _progress() -> Any:
@@ -177,7 +219,7 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("freeze", help="a model with a plan in it: unused weights zero, the plan beside them")
     command.add_argument("model", metavar="MODEL_DIR")
     command.add_argument("--plan", type=Path, required=True)
-    command.add_argument("--compensate", action="store_true", help="solve the values of static heads again on a text")
+    command.add_argument("--compensate", action="store_true", help="solve the weights of static heads again on a text")
     _add_sequences(command, needs_data=False)
     command.add_argument("--sequences", type=_AT_LEAST_2, metavar="N", help="default: as the plan's calibration")
     command.add_argument("--length", type=_AT_LEAST_2, metavar="T", help="default: as the plan's calibration")
@@ -191,6 +233,21 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--sequences", type=_AT_LEAST_2, metavar="N", help="default: the whole text")
     command.add_argument("--length", type=_AT_LEAST_2, metavar="T", help="tokens a window; default: that of the plan")
     command.set_defaults(run=perplexity)
+
+    command = commands.add_parser(
+        "replacement", help="what the loss loses by each head alone, and how scores rank that"
+    )
+    command.add_argument("model", metavar="MODEL_DIR")
+    command.add_argument("--stats", type=Path, required=True, help="statistics that calibrate wrote")
+    _add_sequences(command, needs_data=True)
+    command.add_argument("--sequences", type=_AT_LEAST_2, default=8, metavar="N", help="default: 8")
+    command.add_argument("--length", type=_AT_LEAST_2, metavar="T", help="default: that of the statistics")
+    compact = [name for name in CONTENTS if name not in DENSE_CONTENTS]
+    command.add_argument("--content", choices=compact, default="mean", help="default: mean")
+    command.add_argument(
+        "--out", type=Path, required=True, help="file of the losses; an unfinished one is gone on with"
+    )
+    command.set_defaults(run=replacement)
 
     command = commands.add_parser("export", help="a checkpoint of this trainer as a folder that transformers loads")
     command.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder <run>/checkpoint/step-<step>")

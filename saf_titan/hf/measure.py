@@ -15,17 +15,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from saf_titan.heads.names import Head
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.calibrate.capture import Progress
 from saf_titan.saf.fit.dense import DensePatterns, dense_patterns
-from saf_titan.saf.install.compensate import compensated_values
+from saf_titan.saf.install.compensate import NewWeights, compensated_weights
 from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.saf.select.probe import Probe
 from saf_titan.saf.select.registry import SELECTORS
 
-_LOSS_TOKENS = 4096
-"""Logits of this many tokens are in memory at once."""
+_LOGITS = 2**28
+"""About so many logits are in memory at once: 1 GiB in float32."""
 
 
 class _ModelProbe(Probe[Tensor]):
@@ -34,14 +35,16 @@ class _ModelProbe(Probe[Tensor]):
     @property
     def blocks(self) -> Sequence[nn.Module]:
         blocks: Sequence[nn.Module] = cast(Any, self.model).blocks
-        for layer, block in enumerate(blocks):
-            # Gemma and Olmo 2 put a norm between the attention and the residual stream
-            if hasattr(block, "post_feedforward_layernorm"):
-                raise ValueError(
-                    f"layer {layer} ({type(block).__name__}) has a norm behind its attention, so what a head adds to "
-                    "the residual stream is not its own: choose a selector that does not measure it"
-                )
         return blocks
+
+    @property
+    def norms(self) -> Sequence[nn.Module | None]:
+        """Gemma and Olmo 2 put an RMS norm between the attention and the residual stream; Llama's norm of the same
+        name comes behind that sum."""
+        return [
+            cast(Any, block).post_attention_layernorm if hasattr(block, "post_feedforward_layernorm") else None
+            for block in self.blocks
+        ]
 
 
 def calibrate_model(
@@ -109,13 +112,13 @@ def measure_dense(model: Any, tokens_BT: Tensor, *, seed: int = 0) -> Callable[.
     return source
 
 
-def compensate(model: Any, tokens_BT: Tensor, plan: StaticPlan) -> Mapping[tuple[int, int], Tensor]:
-    """New value rows (D, C) of the plan's heads, by (layer, head), solved on calibration sequences; see `saf`.
+def compensate(model: Any, tokens_BT: Tensor, plan: StaticPlan) -> Mapping[Head, NewWeights]:
+    """New weights of the plan's heads, solved on calibration sequences; see `saf.install.compensate`.
 
-    To be called while the heads are live; nothing is changed: `write_values` does that.
+    To be called while the heads are live; nothing is changed: `write_weights` does that.
     """
     with _evaluation(model):
-        return compensated_values(
+        return compensated_weights(
             model.attentions,
             [row_BT.unsqueeze(0).to(model.device) for row_BT in tokens_BT],
             lambda batch_BT: model.base_model(input_ids=batch_BT, use_cache=False),
@@ -124,18 +127,27 @@ def compensate(model: Any, tokens_BT: Tensor, plan: StaticPlan) -> Mapping[tuple
 
 
 @torch.no_grad()
-def write_values(model: Any, rows: Mapping[tuple[int, int], Tensor]) -> None:
-    """Write value rows (D, C) of (layer, head) slots in place."""
+def write_weights(model: Any, new: Mapping[Head, NewWeights]) -> None:
+    """Write what `compensate` solved in place."""
     attentions = model.attentions
-    for (layer, head), rows_DC in rows.items():
-        attentions[layer].layout.rows("v", head)[0].copy_(rows_DC)
+    for (layer, head), weights in new.items():
+        layout = attentions[layer].layout
+        if weights.part == "v":
+            layout.rows("v", head)[0].copy_(weights.block)
+        else:
+            D = weights.block.shape[1]
+            layout.output_weight[:, head * D : (head + 1) * D].copy_(weights.block)
 
 
 def sequence_losses(model: Any, tokens_BT: Tensor) -> Tensor:
     """The mean loss per predicted token of each sequence, in nats (B,)."""
     logits_BTV = model(input_ids=tokens_BT, use_cache=False).logits
-    losses_BT = F.cross_entropy(logits_BTV[:, :-1].float().transpose(1, 2), tokens_BT[:, 1:], reduction="none")
-    return losses_BT.mean(1)
+    # logits of all positions, with nothing to predict at the last one: a slice of them would be a copy
+    targets_BT = F.pad(tokens_BT[:, 1:], (0, 1), value=-100)
+    losses_BT = F.cross_entropy(
+        logits_BTV.flatten(0, 1).float(), targets_BT.flatten(), ignore_index=-100, reduction="none"
+    ).view_as(tokens_BT)
+    return losses_BT[:, :-1].mean(1)
 
 
 @dataclass(frozen=True)
@@ -158,7 +170,7 @@ def text_loss(model: Any, tokens_BT: Tensor, progress: Progress | None = None) -
     T = tokens_BT.shape[1]
     if T < 2:
         raise ValueError("the loss of a text needs sequences of at least two tokens")
-    rows = max(1, _LOSS_TOKENS // T)
+    rows = max(1, _LOGITS // (T * model.config.vocab_size))
     total = 0.0
     with _evaluation(model):
         for start in range(0, len(tokens_BT), rows):

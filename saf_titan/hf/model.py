@@ -158,6 +158,9 @@ def _load_gguf(file: Path, settings: dict[str, Any]) -> Any:
     settings = settings | {"gguf_file": file.name, "output_loading_info": True}
     loaded: Any = AutoModelForCausalLM.from_pretrained(file.parent, **settings)
     ordinary = _complete(file, *loaded)
+    # the weights are plain numbers now: saved as they are, and cast like any others
+    if hasattr(ordinary.config, "quantization_config"):
+        del ordinary.config.quantization_config
     config = our_config(ordinary.config)
     model = model_class(config)(config)
     model.load_state_dict(ordinary.state_dict(), assign=True)

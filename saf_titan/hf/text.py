@@ -5,6 +5,7 @@ Legend: N windows, T time.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,38 +15,51 @@ import torch
 from torch import Tensor
 
 from saf_titan.data.corpus import open_corpus
-from saf_titan.hf.tokenizer_files import read_tokenizer
+from saf_titan.hf.tokenizer_files import opening_ids, read_tokenizer
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of one stream of tokens that do not overlap."""
+    """Windows of one stream of tokens that do not overlap, each behind the ids that the model's texts begin with."""
 
     tokens_NT: Tensor
     """int64."""
     positions: tuple[int, ...]
     """Where each window begins in the stream, in tokens."""
     source: str
+    opening: tuple[int, ...] = ()
+    """The ids before every window: a model that was trained with <bos> before each text is another one without."""
 
 
 def text_windows(path: Path, model: str | Path, num_windows: int | None, length: int) -> Windows:
-    """Windows of a text file by the tokenizer that lies beside a model.
+    """Windows of a text file by the tokenizer that lies beside a model, which also says how a text begins.
 
     num_windows: that many, spread evenly over the text; None: all of them.
+    length: tokens of a window, those that it begins with included.
     Raises ValueError for a file that is no UTF-8 text or too short, and for a model without a tokenizer.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
-    ids = np.asarray(read_tokenizer(model)(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64)
-    starts = _starts(len(ids), num_windows, length, str(path))
-    return _windows(lambda start: ids[start : start + length], starts, str(path))
+    tokenizer = read_tokenizer(model)
+    ids = np.asarray(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64)
+    return _windows(
+        lambda start, stop: ids[start:stop],
+        len(ids),
+        num_windows,
+        length,
+        source=str(path),
+        opening=opening_ids(tokenizer),
+    )
 
 
-def shard_windows(folder: Path, num_windows: int | None, length: int, *, vocab_size: int) -> Windows:
+def shard_windows(
+    folder: Path, num_windows: int | None, length: int, *, vocab_size: int, opening: tuple[int, ...] = ()
+) -> Windows:
     """Windows of the held-out split of a folder that `rust_data.tokenize` wrote.
 
+    opening: the ids that each window begins with, which count for its length; see `opening_ids`.
     Raises ValueError if the shards have ids that the model does not know, or are too short.
     """
     stream = open_corpus(folder, splits=("val",)).stream("val")
@@ -54,21 +68,30 @@ def shard_windows(folder: Path, num_windows: int | None, length: int, *, vocab_s
             f"{folder} has a vocabulary of {stream.vocab_size}, and the model one of {vocab_size}: tokenize with the "
             "tokenizer of the model"
         )
-    starts = _starts(len(stream), num_windows, length, f"the split val of {folder}")
-    return _windows(lambda start: stream.read(start, start + length), starts, str(folder))
+    source = f"the split val of {folder}"
+    return _windows(stream.read, len(stream), num_windows, length, source=source, opening=opening)
 
 
-def _windows(read: Any, starts: list[int], source: str) -> Windows:
-    tokens_NT = torch.from_numpy(np.stack([read(start) for start in starts]))
-    return Windows(tokens_NT, tuple(starts), source)
-
-
-def _starts(num_tokens: int, num_windows: int | None, length: int, source: str) -> list[int]:
-    possible = num_tokens // length
+def _windows(
+    read: Callable[[int, int], Any],
+    num_tokens: int,
+    num_windows: int | None,
+    length: int,
+    *,
+    source: str,
+    opening: tuple[int, ...],
+) -> Windows:
+    fresh = length - len(opening)
+    if fresh < 1:
+        raise ValueError(f"--length {length}, but {len(opening)} tokens come before every text of this model")
+    possible = num_tokens // fresh
     if possible < (num_windows or 1):
         raise ValueError(
             f"{source} has {num_tokens:,} tokens, too few for {num_windows or 1} windows of {length}: give a longer "
             "text, or lower --sequences or --length"
         )
     chosen = possible if num_windows is None else num_windows
-    return [int(n * possible / chosen) * length for n in range(chosen)]
+    starts = [int(n * possible / chosen) * fresh for n in range(chosen)]
+    begin = np.asarray(opening, dtype=np.int64)
+    rows = [np.concatenate([begin, read(start, start + fresh)]) for start in starts]
+    return Windows(torch.from_numpy(np.stack(rows)), tuple(starts), source, opening)

@@ -27,6 +27,16 @@ def read_tokenizer(model: str | Path) -> Any:
         ) from error
 
 
+def opening_ids(tokenizer: Any) -> tuple[int, ...]:
+    """The ids that a tokenizer puts before every text, such as Gemma's <bos>; empty for most of GPT-2's kind."""
+    whole: list[int] = tokenizer("a")["input_ids"]
+    bare: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
+    for count in range(len(whole) - len(bare) + 1):
+        if whole[count : count + len(bare)] == bare:
+            return tuple(whole[:count])
+    return ()
+
+
 def write_tokenizer(run: RunConfig, out: Path) -> tuple[str, int | None]:
     """Write the tokenizer that the run's shards were made with, if it is known.
 

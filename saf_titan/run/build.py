@@ -25,8 +25,11 @@ from saf_titan.run.trainer import SAFTrainer
 from saf_titan.run.validation import FixedSetValidator
 
 
-def trainer_config(run: RunConfig) -> SAFTrainer.Config:
-    """Return torchtitan's configuration of ``run``. Its ``build()`` makes the process group and the trainer."""
+def trainer_config(run: RunConfig, *, initial: Path | None = None) -> SAFTrainer.Config:
+    """Return torchtitan's configuration of ``run``. Its ``build()`` makes the process group and the trainer.
+
+    initial: the checkpoint to start from instead of the run's own ``initial_load_path``; see `initial_weights`.
+    """
     spec = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
     vocab_size = spec.model.vocab_size
     loader = ShardLoader.Config(
@@ -54,7 +57,7 @@ def trainer_config(run: RunConfig) -> SAFTrainer.Config:
                 loader, split="validation", max_tokens=run.validator.tokens, shuffle=False, verify=False
             ),
         ),
-        checkpoint=_checkpoint(run),
+        checkpoint=_checkpoint(run, initial),
         metrics=RunMetrics.Config(
             log_freq=run.metrics.log_freq,
             enable_tensorboard=run.metrics.enable_tensorboard,
@@ -137,9 +140,9 @@ def _lr_scheduler(run: RunConfig) -> CircuitSchedules.Config:
     )
 
 
-def _checkpoint(run: RunConfig) -> SoundCheckpoints.Config:
+def _checkpoint(run: RunConfig, start: Path | None) -> SoundCheckpoints.Config:
     checkpoint = run.checkpoint
-    initial = checkpoint.initial_load_path
+    initial = start or checkpoint.initial_load_path
     return SoundCheckpoints.Config(
         enable=checkpoint.enable,
         folder=checkpoint.folder,

@@ -26,8 +26,9 @@ from saf_titan.heads.names import head_name
 from saf_titan.run.calibration_data import Batch, CalibrationData
 from saf_titan.run.measurement import Measurement, logged_progress
 from saf_titan.saf.calibrate.calibration import Calibration
+from saf_titan.saf.install.compensate import NewWeights
 from saf_titan.saf.install.guard import guard_heads
-from saf_titan.saf.install.install import Overwritten, install, replace_value_rows, zero_unused_weights
+from saf_titan.saf.install.install import Overwritten, install, replace_weights, zero_unused_weights
 from saf_titan.saf.install.pattern_training import PatternTraining
 from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.freeze_state import FreezeState
@@ -141,14 +142,14 @@ class Freezer(Generic[Batch]):
                 dense=partial(self._measurement.dense_patterns, data.batches),
             )
             self._require_agreement(plan)
-            value_rows = self._measurement.compensated_values(plan, data.batches)
+            new_weights = self._measurement.compensated_weights(plan, data.batches)
         before = self._measurement.held_out_loss(data.batches) if self._schedule.measures else None
         changed: list[Overwritten] = []
         try:
             with _timed(seconds, "install"):
                 install(self.attentions, plan)
                 changed.append(zero_unused_weights(self.attentions, plan, self._optimizer.state))
-                self._compensate(value_rows, data.batches[-1], changed)
+                self._compensate(new_weights, data.batches[-1], changed)
             losses = (before, self._measurement.held_out_loss(data.batches)) if before is not None else None
             accepted = losses is None or self._schedule.judge(step, *losses)
         except BaseException:
@@ -200,18 +201,18 @@ class Freezer(Generic[Batch]):
         return asked
 
     def _compensate(
-        self, value_rows: Mapping[tuple[int, int], Tensor], batch: Batch, changed: list[Overwritten]
+        self, new_weights: Mapping[tuple[int, int], NewWeights], batch: Batch, changed: list[Overwritten]
     ) -> None:
-        """Write the value rows of one head after the other, each where the loss of a batch falls by it.
+        """Write the new weights of one head after the other, each where the loss of a batch falls by it.
 
         changed: takes up what was replaced. One forward of the batch a head, and one before.
         """
-        if not value_rows:
+        if not new_weights:
             return
         first = lowest = self._measurement.held_out_loss([batch])
         kept = []
-        for (layer, head), new_DC in value_rows.items():
-            overwritten = replace_value_rows(self.attentions, {(layer, head): new_DC})
+        for (layer, head), weights in new_weights.items():
+            overwritten = replace_weights(self.attentions, {(layer, head): weights})
             changed.append(overwritten)
             loss = self._measurement.held_out_loss([batch])
             if loss < lowest:
@@ -221,7 +222,7 @@ class Freezer(Generic[Batch]):
                 overwritten.restore()
                 changed.pop()
         logger.info(
-            f"Compensated the values of {len(kept)} of {len(value_rows)} heads: loss {first:.5f} -> {lowest:.5f} "
+            f"Compensated {len(kept)} of {len(new_weights)} heads: loss {first:.5f} -> {lowest:.5f} "
             f"({', '.join(kept) or 'none'})"
         )
 

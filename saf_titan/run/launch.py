@@ -20,6 +20,7 @@ from saf_titan.config import RunConfig, check_world_size
 from saf_titan.run.build import trainer_config
 from saf_titan.run.divergence import Diverged
 from saf_titan.run.folder import lock, open_folder
+from saf_titan.run.initial_weights import initial_checkpoint
 from saf_titan.run.leave import leave
 from saf_titan.saf.install.integrity import DamagedCheckpoint, first_cause
 
@@ -41,7 +42,7 @@ def launch(run: RunConfig) -> int:
             logger.info(line)
         if opening.nothing_to_do is not None:
             return 0
-        trainer = trainer_config(run).build()
+        trainer = trainer_config(run, initial=initial_checkpoint(run)).build()
         trainer.train()
         if run.report.enable and dist.get_rank() == 0 and not trainer.stopped_early:
             _write_report(run)

@@ -26,7 +26,7 @@ from saf_titan.saf.calibrate.capture import Progress
 from saf_titan.saf.calibrate.exchange import sum_over_ranks
 from saf_titan.saf.calibrate.progress import TimedProgress
 from saf_titan.saf.fit.dense import DensePatterns, dense_patterns
-from saf_titan.saf.install.compensate import compensated_values
+from saf_titan.saf.install.compensate import NewWeights, compensated_weights
 from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.saf.select.gradient_ema import GradientEMA
 from saf_titan.saf.select.probe import Probe
@@ -110,8 +110,8 @@ class Measurement(Generic[Batch]):
                 progress=logged_progress(),
             )
 
-    def compensated_values(self, plan: StaticPlan, batches: Sequence[Batch]) -> dict[Head, Tensor]:
-        """Value rows that make up for the plan's patterns, solved on all batches but the last; none if unwanted."""
+    def compensated_weights(self, plan: StaticPlan, batches: Sequence[Batch]) -> dict[Head, NewWeights]:
+        """Weights that make up for the plan's patterns, solved on all batches but the last; none if unwanted."""
         if not self._settings.compensate:
             return {}
         if len(batches) < 2:
@@ -120,7 +120,7 @@ class Measurement(Generic[Batch]):
                 "saf.calibration_batch_size or raise saf.calibration_sequences"
             )
         with self._evaluation():
-            return compensated_values(self.attentions, batches[:-1], self._forward, plan, group=self._group)
+            return compensated_weights(self.attentions, batches[:-1], self._forward, plan, group=self._group)
 
     def held_out_loss(self, batches: Sequence[Batch]) -> float:
         """Mean loss over the calibration sequences of all ranks."""

@@ -140,7 +140,6 @@ def test_a_ratio_schedule_on_a_fused_weight() -> None:
         ([*LLAMA, "--parallelism.tensor_parallel_degree=2"], "parallelism.tensor_parallel_degree"),
         ([*LLAMA, "--parallelism.context_parallel_degree=2"], "parallelism.context_parallel_degree"),
         ([*LLAMA, "--parallelism.pipeline_parallel_degree=2"], "parallelism.pipeline_parallel_degree"),
-        ([*QWEN, *SAF, "--saf.compensate=true"], "saf.compensate"),
         (["--checkpoint.enable=false", "--checkpoint.load_step=10"], "checkpoint.load_step"),
         (["--checkpoint.initial_load_model_only=true"], "checkpoint.initial_load_model_only"),
         (["--checkpoint.enable=false", "--checkpoint.initial_load_path=x"], "checkpoint.initial_load_path"),

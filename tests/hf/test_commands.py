@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast, pipeline
 
 import saf_titan.hf
@@ -18,7 +18,9 @@ from saf_titan.hf.measure import text_loss
 from saf_titan.hf.text import text_windows
 from saf_titan.saf.__main__ import main as saf
 from saf_titan.saf.calibrate.calibration import Calibration
+from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.plan import StaticPlan
+from saf_titan.saf.plan.settings import PlanSettings
 from tests.hf.tiny import stock_model
 
 LETTERS = ["<pad>", "<s>", "</s>", "<unk>"] + [chr(code) for code in range(97, 123)] + list(" .,")
@@ -95,9 +97,15 @@ def test_perplexity_compares_with_ordinary_attention(made: Path, capsys: pytest.
     assert text_loss(model, tokens_NT[:3]).nll == pytest.approx(expected.item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("model_type", ["gpt2", "gpt_neox", "llama"])
-def test_compensation_brings_the_outputs_of_static_heads_nearer(model_type: str, made: Path, tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "model", model_type, **{"num_key_value_heads": 4} if model_type == "llama" else {})
+@pytest.mark.parametrize(
+    ("model_type", "kv_heads"), [("gpt2", 4), ("gpt_neox", 4), ("llama", 4), ("llama", 2), ("gemma3_text", 2)]
+)
+def test_compensation_brings_the_outputs_of_static_heads_nearer(
+    model_type: str, kv_heads: int, made: Path, tmp_path: Path
+) -> None:
+    folder = write_model(
+        tmp_path / "model", model_type, **{} if model_type.startswith("gpt") else {"num_key_value_heads": kv_heads}
+    )
     words = ["--text", str(made / "text.txt"), "--sequences", "16", "--length", "16"]
     assert main(["calibrate", str(folder), *words, "--out", str(tmp_path / "stats")]) == 0
     options = ["--rate", "0.25", "--selector", "list", "--heads", "L1H0,L1H2", "--max-fit-kl", "9"]
@@ -113,14 +121,68 @@ def test_compensation_brings_the_outputs_of_static_heads_nearer(model_type: str,
     assert (compensated - target).square().mean() < (plain - target).square().mean()
 
 
-def test_a_norm_behind_the_attention_refuses_scores_of_the_stream(
+@pytest.mark.parametrize("model_type", ["llama", "gemma2", "gemma3_text", "olmo2"])
+def test_output_error_is_the_change_of_the_stream_behind_any_norm(model_type: str, made: Path, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", model_type)
+    words = ["--text", str(made / "text.txt"), "--sequences", "6", "--length", "16"]
+    stats = str(tmp_path / "stats")
+    assert main(["calibrate", str(folder), *words, "--selector", "output_error", "--out", stats]) == 0
+    calibration = Calibration.load(stats)
+    tokens_NT = text_windows(made / "text.txt", folder, 6, 16).tokens_NT
+    model = saf_titan.hf.load(folder).eval()
+
+    def stream_behind_attention(layer: int) -> torch.Tensor:
+        """The stream that the feed-forward part of a layer reads, before the norm of that part."""
+        seen: list[torch.Tensor] = []
+        name = "post_attention_layernorm" if model_type == "llama" else "pre_feedforward_layernorm"
+        block = model.blocks[layer]
+        watched = getattr(block, name, None) or block.mlp
+        hook = watched.register_forward_pre_hook(lambda module, args: seen.append(args[0].detach()))
+        model(tokens_NT)
+        hook.remove()
+        return seen[0].double()
+
+    for layer, head in ((0, 1), (1, 2)):
+        before = stream_behind_attention(layer)
+        settings = PlanSettings(selector="list", heads=(f"L{layer}H{head}",), rate=1 / 8, max_fit_kl=99.0)
+        model.set_plan(make_plan(calibration, settings))
+        change = (stream_behind_attention(layer) - before).norm() / before.norm()
+        model.set_plan(None)
+        score = calibration.extra_scores["output_error"][layer, head].item()
+        assert score == pytest.approx(change.item(), rel=1e-2)
+
+
+def test_windows_begin_as_the_texts_of_the_tokenizer_do(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for model_type in ("gemma2", "olmo2"):
-        folder = write_model(tmp_path / model_type, model_type)
-        words = ["--text", str(made / "text.txt"), "--length", "16", "--selector", "output_error"]
-        assert main(["calibrate", str(folder), *words, "--out", str(tmp_path / "stats")]) == 2
-        assert "has a norm behind its attention" in capsys.readouterr().err
+    folder = write_model(tmp_path / "model")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    plain, behind = (text_windows(made / "text.txt", path, None, 16) for path in (made / "model", folder))
+    assert (plain.opening, behind.opening) == ((), (1,))
+    assert behind.tokens_NT.shape[1] == 16
+    assert (behind.tokens_NT[:, 0] == 1).all()
+    # the text itself is the same, in windows of one token less
+    texts = behind.tokens_NT[:, 1:].flatten(), plain.tokens_NT.flatten()
+    length = min(map(len, texts))
+    assert torch.equal(texts[0][:length], texts[1][:length])
+    words = [
+        "calibrate",
+        str(folder),
+        "--text",
+        str(made / "text.txt"),
+        "--length",
+        "16",
+        "--out",
+        str(tmp_path / "stats"),
+    ]
+    assert main(words) == 0
+    assert "each of which begins with 1 as" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="but 1 tokens come before every text"):
+        text_windows(made / "text.txt", folder, 2, 1)
 
 
 def test_a_pipeline_writes_text(made: Path) -> None:

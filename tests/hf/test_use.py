@@ -159,6 +159,9 @@ def test_a_gguf_file(tmp_path: Path) -> None:
     writer.close()
     model = saf_titan.hf.load(tmp_path / "tiny.gguf")
     assert model.config.model_type == "saf_titan_llama"
+    # plain weights, which transformers lets a user cast
+    assert not hasattr(model.config, "quantization_config")
+    model = model.float()
     torch.testing.assert_close(logits_of(model, tokens()), logits_of(stock, tokens()), rtol=1e-5, atol=1e-5)
     model.set_plan(frozen_model("llama").plan)
     model.save_pretrained(tmp_path / "frozen")

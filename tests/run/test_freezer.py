@@ -15,6 +15,7 @@ from torch import nn
 from saf_titan.config.own_sections import SafSection
 from saf_titan.run.calibration_data import CalibrationData
 from saf_titan.run.freezer import Freezer
+from saf_titan.saf.install.compensate import NewWeights
 from saf_titan.saf.install.install import Overwritten
 from saf_titan.saf.plan.schedule import FixedSchedule, LossBudget, LossBudgetSchedule, Schedule
 from tests.layers.test_attention import C, D, H, T, attention
@@ -187,7 +188,7 @@ def test_values_are_compensated_head_by_head(caplog: pytest.LogCaptureFixture) -
     model, _, made = freezer(compensate=True, max_fit_kl=9.0)
     wv = model[0].qkv_linear.wv.weight
     old = wv.detach().clone()
-    rows = {(0, head): torch.full((D, C), float(head)) for head in range(H)}
+    rows = {(0, head): NewWeights("v", torch.full((D, C), float(head))) for head in range(H)}
     helpful = {1, 3}
 
     def losses(batch: torch.Tensor) -> torch.Tensor:
@@ -201,8 +202,8 @@ def test_values_are_compensated_head_by_head(caplog: pytest.LogCaptureFixture) -
         made._compensate(rows, inputs(0), changed)
     for h in range(H):
         block = slice(h * D, (h + 1) * D)
-        assert torch.equal(wv[block], rows[0, h] if h in helpful else old[block])
-    assert "Compensated the values of 2 of 4 heads: loss 5.00000 -> 3.00000 (L0H1, L0H3)" in caplog.text
+        assert torch.equal(wv[block], rows[0, h].block if h in helpful else old[block])
+    assert "Compensated 2 of 4 heads: loss 5.00000 -> 3.00000 (L0H1, L0H3)" in caplog.text
     for overwritten in changed:
         overwritten.restore()
     assert torch.equal(wv, old)

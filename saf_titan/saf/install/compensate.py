@@ -1,22 +1,27 @@
-"""Compensated values: solve the value projection of a static head again, by ridge regression.
+"""Compensation: solve the weights that a static head still owns again, by ridge regression.
 
-With the pattern fixed a static head still owns its value projection W. On calibration data the live head gave
+A head that has its values for itself keeps its value projection W. On calibration data the live head gave
 y = P x W^T; the frozen one gives P_fit x W^T. With z = P_fit x the rows that come nearest to the live output are
 
-    argmin_W  |z W^T - y|^2 + strength * (tr(z^T z) / C) * |W - W_before|^2
+    argmin_W  |z W^T - y|^2 + strength * (tr(z^T z) / X) * |W - W_before|^2        (X: width of z)
+
+Where query heads share their values v (grouped queries), other heads need the value rows as they are. Such a head owns
+its columns of the output projection W_O alone. The same regression, with z = P_fit v and W_before the identity, gives a
+matrix M (D, D) after which the mixed values come nearest to the live output; the new columns are W_O M.
 
 The penalty is relative to the mean square of z, so that `strength` has no unit. It is chosen for each head by two-fold
 cross-validation over sequences: rows solved on one half must bring the output nearer on the other. The caller must
-measure whether the model gains by the new rows. This is for heads that are frozen without further training.
+measure whether the model gains by the new weights. This is for heads that are frozen without further training.
 
-Legend: B sequences, T time, C model dim, D head dim.
+Legend: B sequences, T time, C model dim, D head dim, X input of a regression: C for value rows, D for output columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -34,13 +39,26 @@ Batch = TypeVar("Batch")
 class CompensableAttention(Protocol):
     """An attention layer whose live heads can be watched.
 
-    qkv_linear: a module called with x_BTC, whose `wv` is a linear map with one block of rows a head. Its bias, if
+    qkv_linear: a module called with x_BTC, whose `wv` is a linear map with one block of rows a kv head. Its bias, if
         any, stays: the rows of a pattern sum to 1, so the bias reaches the output as it is.
-    inner_attention: gives o_BTHD for all heads in natural order.
+    inner_attention: called with (q, k, v_BTKD, ...), gives o_BTHD for all heads in natural order. Heads may share
+        values (K < H), evenly grouped.
+    wo: its weight (C, H * D) has a block of columns for each head.
     """
 
     qkv_linear: Any
     inner_attention: nn.Module
+    wo: Any
+
+
+@dataclass(frozen=True)
+class NewWeights:
+    """What takes the place of a head's weights."""
+
+    part: Literal["v", "o"]
+    """"v": its value rows; "o": its columns of the output projection."""
+    block: Tensor
+    """(D, C) for "v", (C, D) for "o"."""
 
 
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 1e1)
@@ -48,111 +66,110 @@ STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 1e1)
 
 
 class ValueRegression:
-    """Normal equations of one head's value rows, gathered a batch at a time in float64."""
+    """Normal equations of a linear map behind one head's pattern, gathered a batch at a time in float64."""
 
-    def __init__(self, pattern: StaticPattern, model_dim: int, head_dim: int) -> None:
-        """pattern: of this head alone (H = 1)."""
+    def __init__(self, pattern: StaticPattern, input_dim: int, head_dim: int) -> None:
+        """pattern: of this head alone (H = 1). input_dim: X, of what the pattern mixes."""
         if pattern.num_heads != 1:
             raise ValueError(f"a regression is for one head, but the pattern has {pattern.num_heads}")
         device = pattern.alpha_HT.device
         self.pattern = pattern
-        self.gram_CC = torch.zeros(model_dim, model_dim, dtype=torch.float64, device=device)
-        self.cross_CD = torch.zeros(model_dim, head_dim, dtype=torch.float64, device=device)
+        self.gram_XX = torch.zeros(input_dim, input_dim, dtype=torch.float64, device=device)
+        self.cross_XD = torch.zeros(input_dim, head_dim, dtype=torch.float64, device=device)
 
     @torch.no_grad()
-    def add(self, x_BTC: Tensor, y_BTD: Tensor) -> None:
-        """Inputs of the value projection, and the live head's output on them."""
-        z_NC = static_mix(x_BTC.float().unsqueeze(2), self.pattern).squeeze(2).flatten(0, 1).double()
-        self.gram_CC += z_NC.T @ z_NC
-        self.cross_CD += z_NC.T @ y_BTD.flatten(0, 1).double()
+    def add(self, x_BTX: Tensor, y_BTD: Tensor) -> None:
+        """What the pattern mixes, and the live head's output on it."""
+        z_NX = static_mix(x_BTX.float().unsqueeze(2), self.pattern).squeeze(2).flatten(0, 1).double()
+        self.gram_XX += z_NX.T @ z_NX
+        self.cross_XD += z_NX.T @ y_BTD.flatten(0, 1).double()
 
     def __add__(self, other: ValueRegression) -> ValueRegression:
         """The equations of both data; the pattern is the same."""
         both = copy(self)
-        both.gram_CC, both.cross_CD = self.gram_CC + other.gram_CC, self.cross_CD + other.cross_CD
+        both.gram_XX, both.cross_XD = self.gram_XX + other.gram_XX, self.cross_XD + other.cross_XD
         return both
 
     def sum_over_ranks(self, group: dist.ProcessGroup | None) -> None:
         """The equations of the data of all ranks, on the CPU."""
-        self.gram_CC, self.cross_CD = sum_over_ranks(self.gram_CC, group), sum_over_ranks(self.cross_CD, group)
+        self.gram_XX, self.cross_XD = sum_over_ranks(self.gram_XX, group), sum_over_ranks(self.cross_XD, group)
 
-    def solve(self, wv_DC: Tensor, *, strength: float = 1e-3) -> Tensor:
-        """New value rows (D, C) in the dtype of the old ones. Raises ValueError unless strength is positive."""
+    def solve(self, w_DX: Tensor, *, strength: float = 1e-3) -> Tensor:
+        """A new map (D, X) in the dtype of the old one. Raises ValueError unless strength is positive."""
         if strength <= 0:
             raise ValueError(f"the ridge strength must be positive, got {strength}")
-        C = len(self.gram_CC)
-        ridge = strength * self.gram_CC.trace() / C
-        before_CD = wv_DC.double().T
-        penalised_CC = self.gram_CC + ridge * torch.eye(C, dtype=torch.float64, device=self.gram_CC.device)
-        change_CD = torch.linalg.solve(penalised_CC, self.cross_CD - self.gram_CC @ before_CD)
-        return (before_CD + change_CD).T.to(wv_DC.dtype).contiguous()
+        X = len(self.gram_XX)
+        ridge = strength * self.gram_XX.trace() / X
+        before_XD = w_DX.double().T
+        penalised_XX = self.gram_XX + ridge * torch.eye(X, dtype=torch.float64, device=self.gram_XX.device)
+        change_XD = torch.linalg.solve(penalised_XX, self.cross_XD - self.gram_XX @ before_XD)
+        return (before_XD + change_XD).T.to(w_DX.dtype).contiguous()
 
-    def excess(self, wv_DC: Tensor) -> float:
-        """Squared error of the output with these rows, up to a constant of the data: for comparing rows."""
-        rows_CD = wv_DC.double().T
-        return ((self.gram_CC @ rows_CD - 2 * self.cross_CD) * rows_CD).sum().item()
+    def excess(self, w_DX: Tensor) -> float:
+        """Squared error of the output with this map, up to a constant of the data: for comparing maps."""
+        rows_XD = w_DX.double().T
+        return ((self.gram_XX @ rows_XD - 2 * self.cross_XD) * rows_XD).sum().item()
 
 
 def cross_validated_rows(
-    halves: tuple[ValueRegression, ValueRegression], wv_DC: Tensor, strengths: Sequence[float] = STRENGTHS
+    halves: tuple[ValueRegression, ValueRegression], w_DX: Tensor, strengths: Sequence[float] = STRENGTHS
 ) -> Tensor | None:
-    """Rows (D, C) solved on both halves with the strength that errs least across them; None if the old rows do.
+    """A map (D, X) solved on both halves with the strength that errs least across them; None if the old one does.
 
     Raises ValueError if a half has no data.
     """
-    if not all(half.gram_CC.any() for half in halves):
+    if not all(half.gram_XX.any() for half in halves):
         raise ValueError(
-            "values can be compensated on two sequences or more: the penalty is chosen on one half of them"
+            "weights can be compensated on two sequences or more: the penalty is chosen on one half of them"
         )
 
     def excess(strength: float) -> float:
         ways = zip(halves, reversed(halves), strict=True)
-        return sum(judged.excess(solved.solve(wv_DC, strength=strength)) for solved, judged in ways)
+        return sum(judged.excess(solved.solve(w_DX, strength=strength)) for solved, judged in ways)
 
     errors = {strength: excess(strength) for strength in strengths}
     best = min(strengths, key=errors.__getitem__)
-    if errors[best] >= sum(half.excess(wv_DC) for half in halves):
+    if errors[best] >= sum(half.excess(w_DX) for half in halves):
         return None
-    return (halves[0] + halves[1]).solve(wv_DC, strength=best)
+    return (halves[0] + halves[1]).solve(w_DX, strength=best)
 
 
-def compensated_values(
+def compensated_weights(
     attentions: Sequence[CompensableAttention],
     batches: Sequence[Batch],
     forward: Callable[[Batch], object],
     plan: StaticPlan,
     *,
     group: dist.ProcessGroup | None = None,
-) -> dict[tuple[int, int], Tensor]:
-    """New value rows (D, C) of heads that the plan's own event makes static, by (layer, head).
+) -> dict[tuple[int, int], NewWeights]:
+    """New weights of heads that the plan's own event makes static, by (layer, head).
 
-    To be called while those heads are still live; nothing is changed. Keeps two C x C matrices for each of the heads.
+    To be called while those heads are still live; nothing is changed. Keeps two X x X matrices for each of the heads.
     Heads whose output no strength brings nearer on sequences it was not solved on are left out.
 
     Args:
         batches, forward, group: as in `calibrate`. One forward a batch.
 
-    Raises ValueError where heads share their values (grouped queries), for patterns that are not compact, and for less
-    than two sequences.
+    Raises ValueError for patterns that are not compact, and for less than two sequences.
     """
     if not plan.is_compact:
-        raise ValueError(f"values can be compensated for compact patterns alone, and the plan's are {plan.content}")
+        raise ValueError(f"heads with compact patterns alone can be compensated, and the plan's are {plan.content}")
     # ranks with a single sequence make up both halves between them
     first_half = HeadExchange(group).rank % 2
     heads = [head for head in plan.heads if head.step == plan.step]
     watchers = [_HeadWatcher(attentions[head.layer], head, first_half) for head in heads]
     run_watched(watchers, batches, forward)
-    rows = {}
+    weights = {}
     for watcher in watchers:
-        halves, before_DC = watcher.halves, watcher.before_DC
-        if halves is None or before_DC is None:
-            raise ValueError("the values cannot be compensated without a forward through every layer with static heads")
+        halves, before_DX = watcher.halves, watcher.before_DX
+        if halves is None or before_DX is None:
+            raise ValueError("heads cannot be compensated without a forward through every layer with static heads")
         for half in halves:
             half.sum_over_ranks(group)
-        if (rows_DC := cross_validated_rows(halves, before_DC.cpu())) is not None:
-            rows[watcher.head.layer, watcher.head.head] = rows_DC
+        if (new_DX := cross_validated_rows(halves, before_DX.cpu())) is not None:
+            weights[watcher.head.layer, watcher.head.head] = watcher.weights(new_DX)
     # ranks on different processors may round, and so decide, differently
-    return of_first_rank(rows, group)
+    return of_first_rank(weights, group)
 
 
 class _HeadWatcher:
@@ -163,7 +180,9 @@ class _HeadWatcher:
         self.attention, self.head = attention, head
         self._next_half = first_half
         self.halves: tuple[ValueRegression, ValueRegression] | None = None
-        self.before_DC: Tensor | None = None
+        self.before_DX: Tensor | None = None
+        self._output_CD: Tensor | None = None
+        """The head's columns of the output projection, if it shares its values."""
         self._x_BTC: Tensor | None = None
 
     def register(self) -> list[RemovableHandle]:
@@ -172,27 +191,43 @@ class _HeadWatcher:
             self.attention.inner_attention.register_forward_hook(self._on_inner_attention),
         ]
 
+    def weights(self, new_DX: Tensor) -> NewWeights:
+        """A solved map as weights of the model."""
+        if self._output_CD is None:
+            return NewWeights("v", new_DX)
+        return NewWeights("o", (self._output_CD.double() @ new_DX.double()).to(self._output_CD.dtype))
+
     def _on_projections(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
         self._x_BTC = args[0]
 
     def _on_inner_attention(self, module: nn.Module, args: tuple[Tensor, ...], o_BTHD: Tensor) -> None:
         assert self._x_BTC is not None
-        H, D = o_BTHD.shape[2:]
-        # inside the forward: the weight is whole, on any sharding
-        wv_XC = self.attention.qkv_linear.wv.weight
-        if len(wv_XC) != H * D:
-            raise ValueError(
-                "values that several heads share cannot be solved for one of them: no compensation with GQA"
-            )
+        x_BTX, head, (H, D) = self._x_BTC, self.head.head, o_BTHD.shape[2:]
+        block, y_BTD = slice(head * D, (head + 1) * D), o_BTHD[:, :, head]
+        # inside the forward: weights are whole, on any sharding
+        projection = self.attention.qkv_linear.wv
+        shares_values = len(projection.weight) != H * D
+        if shares_values:
+            v_BTKD = args[2]
+            x_BTX = v_BTKD[:, :, head // (H // v_BTKD.shape[2])]
+        elif (bias_X := getattr(projection, "bias", None)) is not None:
+            y_BTD = y_BTD - bias_X.detach()[block]
         if self.halves is None:
-            device = o_BTHD.device
-            pattern = prepare_pattern(*(x_T.unsqueeze(0).to(device) for x_T in self.head.pattern.vectors))
-            self.halves = ValueRegression(pattern, wv_XC.shape[1], D), ValueRegression(pattern, wv_XC.shape[1], D)
-            self.before_DC = wv_XC.detach()[self.head.head * D : (self.head.head + 1) * D].clone()
-        y_BTD = o_BTHD[:, :, self.head.head]
-        if (bias_X := getattr(self.attention.qkv_linear.wv, "bias", None)) is not None:
-            y_BTD = y_BTD - bias_X.detach()[self.head.head * D : (self.head.head + 1) * D]
-        for x_TC, y_TD in zip(self._x_BTC, y_BTD, strict=True):
-            self.halves[self._next_half].add(x_TC.unsqueeze(0), y_TD.unsqueeze(0))
+            self._begin(projection.weight.detach()[block], x_BTX, block, shares_values=shares_values)
+        assert self.halves is not None
+        for x_TX, y_TD in zip(x_BTX, y_BTD, strict=True):
+            self.halves[self._next_half].add(x_TX.unsqueeze(0), y_TD.unsqueeze(0))
             self._next_half = 1 - self._next_half
         self._x_BTC = None
+
+    def _begin(self, value_rows: Tensor, x_BTX: Tensor, block: slice, *, shares_values: bool) -> None:
+        """Take what the weights are before, and make empty equations."""
+        D = block.stop - block.start
+        if shares_values:
+            self._output_CD = self.attention.wo.weight.detach()[:, block].cpu().clone()
+            self.before_DX = torch.eye(D)
+        else:
+            self.before_DX = value_rows.clone()
+        pattern = prepare_pattern(*(x_T.unsqueeze(0).to(x_BTX.device) for x_T in self.head.pattern.vectors))
+        X = x_BTX.shape[-1]
+        self.halves = ValueRegression(pattern, X, D), ValueRegression(pattern, X, D)

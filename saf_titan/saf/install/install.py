@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from saf_titan.heads.kv_groups import UnusedHeads
 from saf_titan.saf.fit.pattern import PatternedLayer
+from saf_titan.saf.install.compensate import NewWeights
 from saf_titan.saf.plan.plan import StaticPlan
 
 OptimizerState = Mapping[Tensor, dict[str, Any]]
@@ -103,15 +104,16 @@ def zero_unused_weights(
 
 
 @torch.no_grad()
-def replace_value_rows(attentions: Sequence[FreezableAttention], rows: Mapping[tuple[int, int], Tensor]) -> Overwritten:
-    """Write new value rows (D, C) of (layer, head) slots in place; moments stay."""
+def replace_weights(attentions: Sequence[FreezableAttention], new: Mapping[tuple[int, int], NewWeights]) -> Overwritten:
+    """Write new weights of (layer, head) slots in place; moments stay."""
     pieces = []
-    for (layer, head), new_DC in rows.items():
+    for (layer, head), weights in new.items():
         qkv = attentions[layer].qkv_linear
-        weight, indices = qkv.wv.weight, qkv.head_rows((head,))
-        local, mask = _local_slices(weight, 0, indices)
+        weight, dim = (qkv.wv.weight, 0) if weights.part == "v" else (attentions[layer].wo.weight, 1)
+        indices = qkv.head_rows((head,))
+        local, mask = _local_slices(weight, dim, indices)
         full = torch.zeros(weight.shape, dtype=weight.dtype, device=weight.device)
-        full[indices.to(full.device)] = new_DC.to(full)
+        full.index_copy_(dim, indices.to(full.device), weights.block.to(full))
         pieces.append((local, mask, local[mask]))
         local[mask] = _local(full, weight)[mask]
     return Overwritten(tuple(pieces))

@@ -11,6 +11,10 @@ changes the stream r by e = (o_fit - o) W_O, with o_fit the pattern applied to t
 
 All are lower for heads that are safer to replace, NaN for heads that are static already.
 
+Some models have an RMS norm g * u / rms(u) between the attention's output u and the stream (Gemma, Olmo 2). What
+reaches the stream then comes from behind the norm: e is norm(u + (o_fit - o) W_O) - norm(u), and the contribution is a,
+scaled as the norm scales u: g * a / rms(u).
+
 Legend: B sequences, T time, H query heads, U heads with an output, K value heads, D head dim, C model dim, L layers.
 """
 
@@ -64,6 +68,7 @@ def output_scores(
     forward: Callable[[Batch], object],
     calibration: Calibration,
     *,
+    norms: Sequence[nn.Module | None] | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> dict[str, Tensor]:
     """The four scores of every live head, each (L, H), for `Calibration.with_scores`.
@@ -73,12 +78,14 @@ def output_scores(
         attentions: their attention layers.
         batches, forward, group: as in `calibrate`; the same batches will do. One forward a batch.
         calibration: of the same model; all its live heads are fitted here.
+        norms: of each layer the RMS norm between attention and stream, None where there is none.
 
     The sums of all ranks are added, so every rank returns the same scores.
     """
+    norms = norms or [None] * len(blocks)
     watchers = [
-        _Watcher(block, attention, calibration, layer)
-        for layer, (block, attention) in enumerate(zip(blocks, attentions, strict=True))
+        _Watcher(block, attention, norm, calibration, layer)
+        for layer, (block, attention, norm) in enumerate(zip(blocks, attentions, norms, strict=True))
     ]
     run_watched(watchers, batches, forward)
     gram_LHH = sum_over_ranks(torch.stack([watcher.gram_HH for watcher in watchers]), group)
@@ -108,8 +115,15 @@ def output_scores(
 class _Watcher:
     """Sums over the tokens that pass through one layer."""
 
-    def __init__(self, block: nn.Module, attention: MeasurableAttention, calibration: Calibration, layer: int) -> None:
-        self.block, self.attention = block, attention
+    def __init__(
+        self,
+        block: nn.Module,
+        attention: MeasurableAttention,
+        norm: nn.Module | None,
+        calibration: Calibration,
+        layer: int,
+    ) -> None:
+        self.block, self.attention, self.norm = block, attention, norm
         self.live = tuple(calibration.live_LH[layer].nonzero().flatten().tolist())
         if self.live:
             self.pattern = _fitted_pattern(calibration, layer, self.live)
@@ -148,11 +162,17 @@ class _Watcher:
         B, T, U, D = o_BTUD.shape
         heads = list(self.attention.output_heads)
         wo_CUD = self.attention.wo.weight.float().unflatten(1, (-1, D))[:, heads]
-        stream_BTC = (self._before_BTC + attended_BTC).float()
+        attended_BTC = attended_BTC.float()
+        added_BTC = self._added(attended_BTC)
+        stream_BTC = self._before_BTC.float() + added_BTC
         self._before_BTC = self._values_and_outputs = None
 
         self.stream_and_tokens += torch.tensor([stream_BTC.square().sum(dtype=torch.float64).item(), B * T])
         o_NX, wo_CX = o_BTUD.reshape(B * T, U * D), wo_CUD.flatten(1)
+        if self.norm is not None:
+            gain_C = self._added(torch.ones_like(attended_BTC[0, 0]))
+            scale_BT = added_BTC.norm(dim=2) / (gain_C * attended_BTC).norm(dim=2).clamp(min=1e-30)
+            o_NX, wo_CX = o_NX * scale_BT.reshape(-1, 1), wo_CX * gain_C[:, None]
         # <a_h, a_g> = sum over (d, e) of (o^T o)[hd, ge] (W^T W)[hd, ge]
         blocks_UDUD = ((o_NX.T @ o_NX) * (wo_CX.T @ wo_CX)).view(U, D, U, D)
         index = torch.tensor(heads)
@@ -162,9 +182,18 @@ class _Watcher:
         difference_BTUD = static_mix(live_v_BTUD, self.pattern.to(v_BTKD.device)) - o_BTUD[:, :, places]
         for u, (head, place) in enumerate(zip(self.live, places, strict=True)):
             error_BTC = difference_BTUD[:, :, u] @ wo_CUD[:, place].T
+            if self.norm is not None:
+                error_BTC = self._added(attended_BTC + error_BTC) - added_BTC
             cosine_BT = torch.cosine_similarity(stream_BTC, stream_BTC + error_BTC, dim=2)
             self.error_H[head] += error_BTC.square().sum(dtype=torch.float64).cpu()
             self.turn_H[head] += (1 - cosine_BT).sum(dtype=torch.float64).cpu()
+
+    def _added(self, attended_BTC: Tensor) -> Tensor:
+        """What the stream gets for an output of the attention, float32."""
+        if self.norm is None:
+            return attended_BTC
+        added_BTC: Tensor = self.norm(attended_BTC)
+        return added_BTC.float()
 
 
 def _fitted_pattern(calibration: Calibration, layer: int, live: tuple[int, ...]) -> StaticPattern:

@@ -42,9 +42,20 @@ class Probe(Generic[Batch]):
         """The transformer blocks, children of `layers`; the first argument of each is the residual stream."""
         return list(self.model.get_submodule("layers").children())
 
+    @property
+    def norms(self) -> Sequence[nn.Module | None]:
+        """The norm between attention and residual stream of each block; None where there is none."""
+        return [None] * len(self.blocks)
+
     @cached_property
     def output_scores(self) -> Mapping[str, Tensor]:
         """The four scores of `output_scores`, measured in one forward of each batch."""
         return output_scores(
-            self.blocks, self.attentions, self.batches, self.forward, self.calibration, group=self.group
+            self.blocks,
+            self.attentions,
+            self.batches,
+            self.forward,
+            self.calibration,
+            norms=self.norms,
+            group=self.group,
         )

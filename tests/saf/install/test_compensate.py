@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from saf_titan.ops import prepare_pattern
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.fit.compact import dense_pattern
-from saf_titan.saf.install.compensate import STRENGTHS, ValueRegression, compensated_values, cross_validated_rows
+from saf_titan.saf.install.compensate import STRENGTHS, ValueRegression, compensated_weights, cross_validated_rows
 from saf_titan.saf.plan.plan import StaticHead, StaticPlan
 from tests.saf.patterns import causal_softmax
 from tests.saf.plans import plan_of
@@ -155,7 +155,7 @@ def frozen_model_and_plan() -> tuple[nn.Sequential, Tensor, StaticPlan]:
 @pytest.mark.parametrize("batch_size", [1, 3, 7])
 def test_heads_of_a_model(batch_size: int) -> None:
     model, x, plan = frozen_model_and_plan()
-    rows = compensated_values([block.attention for block in model], x.split(batch_size), model, plan)
+    rows = compensated_weights([block.attention for block in model], x.split(batch_size), model, plan)
     assert len(rows) == 2 < len(plan.heads)
     stream = x
     for layer, block in enumerate(model):
@@ -170,15 +170,17 @@ def test_heads_of_a_model(batch_size: int) -> None:
             if expected is None:
                 assert (layer, head.head) not in rows
                 continue
-            torch.testing.assert_close(rows.pop((layer, head.head)), expected, rtol=1e-3, atol=1e-4)
+            new = rows.pop((layer, head.head))
+            assert new.part == "v"
+            torch.testing.assert_close(new.block, expected, rtol=1e-3, atol=1e-4)
             assert error(parameters, stream, y, expected) < error(parameters, stream, y, wv)
         stream = block(stream)
     assert not rows
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-def regression_of(head: StaticHead, x: Tensor, y: Tensor) -> ValueRegression:
-    equations = ValueRegression(prepare_pattern(*(vector_T[None] for vector_T in head.pattern.vectors)), 12, 4)
+def regression_of(head: StaticHead, x: Tensor, y: Tensor, input_dim: int = 12) -> ValueRegression:
+    equations = ValueRegression(prepare_pattern(*(vector_T[None] for vector_T in head.pattern.vectors)), input_dim, 4)
     equations.add(x, y)
     return equations
 
@@ -186,17 +188,41 @@ def regression_of(head: StaticHead, x: Tensor, y: Tensor) -> ValueRegression:
 def test_only_the_heads_of_the_event_are_solved() -> None:
     model, x, plan = frozen_model_and_plan()
     attentions = [block.attention for block in model]
-    first, *others = compensated_values(attentions, [x], model, plan)
+    first, *others = compensated_weights(attentions, [x], model, plan)
     heads = [replace(head, step=1) if (head.layer, head.head) == first else head for head in plan.heads]
-    assert list(compensated_values(attentions, [x], model, replace(plan, heads=tuple(heads)))) == others
+    assert list(compensated_weights(attentions, [x], model, replace(plan, heads=tuple(heads)))) == others
 
 
-def test_shared_values_and_missing_forwards_are_refused() -> None:
-    model, x, plan = frozen_model_and_plan()
-    attentions = [block.attention for block in model]
+def test_a_missing_forward_is_refused() -> None:
+    model, _, plan = frozen_model_and_plan()
     with pytest.raises(ValueError, match="without a forward through every layer"):
-        compensated_values(attentions, [], model, plan)
-    attentions[0].qkv_linear.wv.weight = nn.Parameter(torch.zeros(4, 12))
-    attentions[0].qkv_linear.forward = lambda x: [torch.zeros(3, 20, 3, 4)] * 3
-    with pytest.raises(ValueError, match="no compensation with GQA"):
-        compensated_values(attentions, [x], model, plan)
+        compensated_weights([block.attention for block in model], [], model, plan)
+
+
+def test_heads_that_share_values_get_new_output_columns() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Block(num_kv_heads=1), Block(num_kv_heads=1)).requires_grad_(False)
+    x = torch.randn(8, 20, 12, generator=torch.Generator().manual_seed(1)) + 1
+    attentions = [block.attention for block in model]
+    plan = plan_of(calibrate(attentions, [x], model), step=4, rate=0.5, max_fit_kl=100)
+    new = compensated_weights(attentions, [x], model, plan)
+    assert new
+    stream = x
+    for layer, block in enumerate(model):
+        q, k, v = block.attention.qkv_linear(stream)
+        live = block.attention.inner_attention(q, k, v)
+        for head in (head for head in plan.heads if (layer, head.head) in new):
+            weights = new[layer, head.head]
+            assert (weights.part, weights.block.shape) == ("o", (12, 4))
+            wo = block.attention.wo.weight[:, head.head * 4 : head.head * 4 + 4]
+            alpha, rho = (vector_T[None] for vector_T in head.pattern.vectors)
+            mixed = (dense_pattern(alpha, rho)[0] @ v[:, :, 0].double()).float()
+            # by definition: ridge regression from the mixed values to the live output, then the old columns
+            y = live[:, :, head.head]
+            halves = [regression_of(head, v[n::2, :, 0], y[n::2], input_dim=4) for n in range(2)]
+            solved = cross_validated_rows((halves[0], halves[1]), torch.eye(4))
+            assert solved is not None
+            torch.testing.assert_close(weights.block, wo @ solved, rtol=1e-3, atol=1e-4)
+            # the head's output itself comes nearer, before the projection and behind it
+            assert (mixed @ solved.T - y).square().sum() < (mixed - y).square().sum()
+        stream = block(stream)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from saf_titan.heads.kv_groups import UnusedHeads, unused_heads
 from saf_titan.saf.calibrate.calibration import CalibrationRecord
 from saf_titan.saf.fit.pattern import CompactPattern
-from saf_titan.saf.install.install import install, replace_value_rows, zero_unused_weights
+from saf_titan.saf.install.compensate import NewWeights
+from saf_titan.saf.install.install import install, replace_weights, zero_unused_weights
 from saf_titan.saf.plan.plan import StaticHead, StaticPlan
 
 H, D, T = 4, 3, 5
@@ -152,11 +153,26 @@ def test_value_rows_are_replaced_and_put_back() -> None:
     weight = model[0].qkv_linear.wv.weight
     before = weight.detach().clone()
     new_DC = torch.randn(D, C)
-    overwritten = replace_value_rows(list(model), {(0, 2): new_DC})
+    overwritten = replace_weights(list(model), {(0, 2): NewWeights("v", new_DC)})
     rows = model[0].qkv_linear.head_rows((2,))
     assert torch.equal(weight[rows], new_DC)
     untouched = torch.ones(C, dtype=torch.bool)
     untouched[rows] = False
     assert torch.equal(weight[untouched], before[untouched])
+    overwritten.restore()
+    assert torch.equal(weight, before)
+
+
+def test_output_columns_are_replaced_and_put_back() -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleList([Attention()])
+    weight = model[0].wo.weight
+    before = weight.detach().clone()
+    new_CD = torch.randn(C, D)
+    overwritten = replace_weights(list(model), {(0, 1): NewWeights("o", new_CD)})
+    columns = model[0].qkv_linear.head_rows((1,))
+    assert torch.equal(weight[:, columns], new_CD)
+    others = [column for column in range(weight.shape[1]) if column not in columns.tolist()]
+    assert torch.equal(weight[:, others], before[:, others])
     overwritten.restore()
     assert torch.equal(weight, before)

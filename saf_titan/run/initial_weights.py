@@ -1,0 +1,75 @@
+"""Weights of Hugging Face transformers, or of nanoGPT, as the start of a run: made a checkpoint before it is built."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from saf_titan.config import RunConfig
+from saf_titan.run.checkpoints import complete_checkpoints
+from saf_titan.saf.install.integrity import INDEX
+
+logger = logging.getLogger()
+
+_FOLDER = "initial_weights"
+
+
+def initial_checkpoint(run: RunConfig) -> Path | None:
+    """The checkpoint that ``checkpoint.initial_load_path`` stands for; None where it is a checkpoint or not needed.
+
+    A folder that transformers wrote, or nanoGPT's ``ckpt.pt``, is written as a checkpoint into the output folder. The
+    first process on a machine does that, the others wait; an interrupted start finds it again.
+
+    Raises ValueError if the weights are not of the run's model, or ``initial_load_model_only`` is not set.
+    """
+    if not run.checkpoint.enable or not run.checkpoint.initial_load_path:
+        return None
+    source, folder = Path(run.checkpoint.initial_load_path).resolve(), Path(run.dump_folder)
+    if not _is_foreign(source) or complete_checkpoints(folder / run.checkpoint.folder):
+        return None
+    if not run.checkpoint.initial_load_model_only:
+        raise ValueError(
+            f"checkpoint.initial_load_path = {source} holds weights alone, without moments or a place in the data: set "
+            "checkpoint.initial_load_model_only = true to begin a run with them"
+        )
+    try:
+        from saf_titan.hf.export import import_model
+    except ImportError as error:
+        raise ValueError(
+            f"checkpoint.initial_load_path = {source} is read through transformers: pip install 'saf_titan[hf]' "
+            f"({error})"
+        ) from error
+    made = folder / _FOLDER / _identity(source)
+    with _alone(folder / _FOLDER):
+        if not (made / INDEX).is_file():
+            unfinished = made.with_suffix(".tmp")
+            shutil.rmtree(unfinished, ignore_errors=True)
+            what = import_model(run, source, unfinished)
+            unfinished.rename(made)
+            logger.info(f"Weights of {source}: {what}, as a checkpoint in {made}; not needed after the first save")
+    return made
+
+
+def _is_foreign(source: Path) -> bool:
+    return source.suffix == ".pt" or ((source / "config.json").is_file() and not (source / INDEX).exists())
+
+
+def _identity(source: Path) -> str:
+    """Names, sizes and times of the files: other weights under the same path are another start."""
+    files = [source] if source.is_file() else sorted(source.iterdir()) if source.is_dir() else []
+    facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
+    return hashlib.sha256(repr((str(source), facts)).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other ranks of the run out until the block ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        yield
