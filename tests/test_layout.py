@@ -11,7 +11,21 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "saf_titan"
 
-ORDER = ("run", "report", "models", "layers", "circuits", "data", "config", "saf", "compat", "ops", "fields", "heads")
+ORDER = (
+    "generate",
+    "run",
+    "report",
+    "models",
+    "layers",
+    "circuits",
+    "data",
+    "config",
+    "saf",
+    "compat",
+    "ops",
+    "fields",
+    "heads",
+)
 """From the top down, as docs/design.md draws it: a package imports only itself and packages to its right."""
 
 STEPS = ("show", "install", "plan", "select", "fit", "calibrate")
