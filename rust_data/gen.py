@@ -11,35 +11,29 @@ Splits are consecutive rows of one corpus, so they never share a row.
 import argparse
 import sys
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 from rust_data import class_tokens, mqar
+from rust_data.arguments import count, place, whole
 from rust_data.arrays import Arrays, write_npz, write_shards
-from rust_data.sizes import check_range, parse_count
+from rust_data.sizes import check_range
 
 # of our own generators: rises when a seed gives other rows than before
 STREAM_VERSION = 2
 _TEST_SEED_OFFSET = 1 << 31
-
-
-def _count(text: str) -> int:
-    try:
-        return parse_count(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+_SHARD_ROWS = 100_000
 
 
 def _split(text: str) -> tuple[str, int]:
     name, _, rows = text.partition("=")
     if not (name.isidentifier() and rows):
         raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=ROWS, such as train=100K")
-    return name, _count(rows)
+    return name, count(rows)
 
 
 def _counts(text: str) -> tuple[int, int]:
     distinct, _, common = text.partition(",")
-    if not (distinct.isdigit() and common.isdigit()):
+    if not (distinct.isdecimal() and common.isdecimal() and len(text) < 20):
         raise argparse.ArgumentTypeError(f"{text!r}: expected M,N, such as 2,14")
     return int(distinct), int(common)
 
@@ -50,18 +44,18 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     tasks = parser.add_subparsers(dest="task", required=True)
 
     add = tasks.add_parser("mqar", help="multi-query associative recall").add_argument
-    add("--vocab-size", type=_count, default=8192, metavar="N", help="default: 8192")
-    add("--length", type=_count, default=512, metavar="T", help="tokens a row (default: 512)")
-    add("--pairs", type=int, default=8, metavar="K", help="key-value pairs a row (default: 8)")
+    add("--vocab-size", type=count, default=8192, metavar="N", help="default: 8192")
+    add("--length", type=count, default=512, metavar="T", help="tokens a row (default: 512)")
+    add("--pairs", type=whole, default=8, metavar="K", help="key-value pairs a row (default: 8)")
     add("--power-a", type=float, default=0.01, metavar="A", help="where queries are: 1 uniform (default: 0.01)")
     add("--zoology", action="store_true", help="the published procedure, bit for bit")
     add("--no-fillers", action="store_true", help="with --zoology: zeros instead of torch's random fillers")
 
     add = tasks.add_parser("class-tokens", help="sequences whose class shows in their tokens").add_argument
-    add("--classes", type=int, default=4, metavar="K", help="default: 4")
-    add("--distinct", type=int, default=1, metavar="C", help="token types of each class (default: 1)")
-    add("--common", type=int, default=16, metavar="D", help="token types of no class (default: 16)")
-    add("--length", type=_count, metavar="T", help="tokens a row with the query, with --gamma")
+    add("--classes", type=whole, default=4, metavar="K", help="default: 4")
+    add("--distinct", type=whole, default=1, metavar="C", help="token types of each class (default: 1)")
+    add("--common", type=whole, default=16, metavar="D", help="token types of no class (default: 16)")
+    add("--length", type=count, metavar="T", help="tokens a row with the query, with --gamma")
     add("--gamma", type=float, metavar="P", help="probability that a context token is distinct")
     add("--counts", type=_counts, metavar="M,N", help="distinct and common tokens of each context, instead")
     add("--deterministic", action="store_true", help="with --counts: types and classes take turns")
@@ -70,10 +64,10 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     for task in tasks.choices.values():
         add = task.add_argument
         add("--split", type=_split, action="append", metavar="NAME=ROWS", help="may be given again")
-        add("--out", type=Path, metavar="DIR|FILE.npz", help="where the rows go")
-        add("--shard-rows", type=_count, default=100_000, metavar="N", help="rows a shard (default: 100K)")
-        add("--seed", type=int, default=0, metavar="S", help="default: 0")
-        add("--threads", type=int, metavar="N", help="default: the CPUs this process may use")
+        add("--out", type=place, metavar="DIR|FILE.npz", help="where the rows go")
+        add("--shard-rows", type=count, metavar="N", help="rows a shard (default: 100K)")
+        add("--seed", type=whole, default=0, metavar="S", help="default: 0")
+        add("--threads", type=whole, metavar="N", help="default: the CPUs this process may use")
         add("--preview", action="store_true", help="print the first row as a person reads it")
     return parser.parse_args(argv)
 
@@ -135,7 +129,9 @@ def run(args: argparse.Namespace) -> None:
     """Does what the command line asks for; raises ValueError or OSError."""
     if args.task == "mqar" and args.no_fillers and not args.zoology:
         raise ValueError("--no-fillers goes with --zoology; our own rows always have fillers")
-    check_range(1, 2**40, shard_rows=args.shard_rows)
+    _refuse_unused(args)
+    shard_rows = _SHARD_ROWS if args.shard_rows is None else args.shard_rows
+    check_range(1, 2**40, shard_rows=shard_rows)
     task = _MqarTask(args) if args.task == "mqar" else _ClassTokensTask(args)
     if args.preview:
         print(task.preview())
@@ -160,9 +156,21 @@ def run(args: argparse.Namespace) -> None:
         write_npz(args.out, generate(names[0], 0, splits[names[0]]))
     else:
         # the published procedure draws all rows of a split from one stream: a split is one shard
-        shard_rows = max(splits.values()) if task.zoology else args.shard_rows
+        shard_rows = max(splits.values()) if task.zoology else shard_rows
         write_shards(args.out, task.kind, task.manifest_config(), splits, max(shard_rows, 1), generate)
     print(f"{', '.join(f'{name}: {rows} rows' for name, rows in splits.items())} in {args.out}")
+
+
+def _refuse_unused(args: argparse.Namespace) -> None:
+    """ValueError for options that would have no effect."""
+    given = {"--split": args.split, "--out": args.out, "--shard-rows": args.shard_rows}
+    unused = [name for name, value in given.items() if value is not None]
+    if args.preview and unused:
+        raise ValueError(f"--preview prints one row and writes nothing: leave out {', '.join(unused)}")
+    if args.shard_rows is not None and getattr(args, "zoology", False):
+        raise ValueError("--shard-rows: with --zoology each split is one shard; leave it out")
+    if args.shard_rows is not None and args.out is not None and args.out.suffix == ".npz":
+        raise ValueError("--shard-rows: a single .npz file has no shards; leave it out, or give a folder as --out")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -179,7 +187,7 @@ def main(argv: list[str] | None = None) -> int:
         )
         return 1
     except KeyboardInterrupt:
-        print("interrupted; nothing in --out is complete", file=sys.stderr)
+        print("interrupted; nothing is left in --out", file=sys.stderr)
         return 130
     return 0
 

@@ -12,7 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rust_data.manifest import NAME, read_manifest, write_manifest
+from rust_data import _native
+from rust_data.arguments import place as place_of
+from rust_data.folder import new_folder, whole_file
+from rust_data.manifest import NAME, SPLITS, read_manifest, write_manifest
 from rust_data.sizes import format_count
 
 _WHOLE = (0, 1)
@@ -23,37 +26,49 @@ def merge(out: Path, parts: list[Path]) -> dict[str, Any]:
     """Joins complete corpora and returns the new manifest.
 
     Raises:
-        ValueError: if a part is not complete, missing, given twice or out of order, differs in tokenizer or seed, or
-            `out` holds shards.
+        ValueError: if a part is not complete, missing, given twice or out of order, differs in tokenizer or seed,
+            lacks a shard that its manifest lists, or `out` holds shards.
     """
     manifests = [read_manifest(part) for part in parts]
     for part, manifest in zip(parts, manifests, strict=True):
         for name in _SAME:
             if manifest[name] != manifests[0][name]:
                 raise ValueError(f"{part}: {name} is {manifest[name]}, in {parts[0]} {manifests[0][name]}")
+    for part, manifest in zip(parts, manifests, strict=True):
+        for shard in (shard for split in SPLITS for shard in manifest["splits"][split]["shards"]):
+            if not (part / shard["file"]).is_file():
+                raise ValueError(
+                    f"{part / shard['file']}: missing, and the manifest lists it; tokenize this part again"
+                )
     places = [part.resolve() for part in parts]
     twice = [part for i, part in enumerate(parts) if places[i] in places[:i]]
     if twice:
         raise ValueError(f"{twice[0]}: given more than once")
     _check_numbers(parts, [tuple(manifest.get("part", _WHOLE)) for manifest in manifests])
+    merged = dict(manifests[0], part=list(_WHOLE), splits={}, sources=_merge_sources(manifests))
+    # the settings of one part are not those of the whole
+    merged.pop("settings", None)
+    with new_folder(out, _refuse_corpus) as files:
+        for split in SPLITS:
+            shards: list[dict[str, Any]] = []
+            for part, manifest in zip(parts, manifests, strict=True):
+                for shard in manifest["splits"][split]["shards"]:
+                    file = f"{split}_{len(shards):06}.bin"
+                    files.append(out / file)
+                    _link_or_copy(part / shard["file"], out / file)
+                    shards.append(dict(shard, file=file))
+            totals = {name: sum(shard[name] for shard in shards) for name in ("tokens", "documents")}
+            merged["splits"][split] = totals | {"shards": shards}
+        if any(manifest["splits"]["val"].get("cut_document") for manifest in manifests):
+            merged["splits"]["val"]["cut_document"] = True
+        write_manifest(out, merged)
+    return merged
+
+
+def _refuse_corpus(out: Path) -> None:
     if (out / NAME).exists():
         raise ValueError(f"{out} holds a corpus already; choose another place")
-    out.mkdir(parents=True, exist_ok=True)
-    others = [path for name in ("train.bin", "val.bin", "train_*.bin", "val_*.bin") for path in out.glob(name)]
-    if others:
-        raise ValueError(f"{others[0]} is there already; delete it or choose another place")
-    merged = dict(manifests[0], part=list(_WHOLE), splits={}, sources=_merge_sources(manifests))
-    for split in manifests[0]["splits"]:
-        shards: list[dict[str, Any]] = []
-        for part, manifest in zip(parts, manifests, strict=True):
-            for shard in manifest["splits"][split]["shards"]:
-                file = f"{split}_{len(shards):06}.bin"
-                _link_or_copy(part / shard["file"], out / file)
-                shards.append(dict(shard, file=file))
-        totals = {name: sum(shard[name] for shard in shards) for name in ("tokens", "documents")}
-        merged["splits"][split] = totals | {"shards": shards}
-    write_manifest(out, merged)
-    return merged
+    _native.refuse_shards(out)
 
 
 def _check_numbers(parts: list[Path], numbers: list[tuple[int, ...]]) -> None:
@@ -79,21 +94,19 @@ def _merge_sources(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    target.unlink(missing_ok=True)
     try:
         os.link(source, target)
     except OSError:
-        temporary = target.with_suffix(".bin.tmp")
-        shutil.copyfile(source, temporary)
-        temporary.rename(target)
+        with whole_file(target) as temporary:
+            shutil.copyfile(source, temporary)
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m rust_data.merge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("out", type=Path, metavar="OUT")
-    parser.add_argument("parts", type=Path, nargs="+", metavar="PART_DIR")
+    parser.add_argument("out", type=place_of, metavar="OUT")
+    parser.add_argument("parts", type=place_of, nargs="+", metavar="PART_DIR")
     args = parser.parse_args(argv)
     try:
         merged = merge(args.out, args.parts)

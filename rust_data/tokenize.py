@@ -3,7 +3,8 @@
     python -m rust_data.tokenize fineweb-edu/*.parquet --out data/fineweb_edu --val-tokens 10M
 
 Inputs are parquet, jsonl (plain, .gz, .zst) and txt (one document a file) files, folders and globs, or
-`sample:edu`, the bundled corpus. The val split is the leading whole documents that reach --val-tokens.
+`sample:edu`, the bundled corpus. The val split is the leading whole documents that reach --val-tokens; a document
+that is larger than that is split.
 """
 
 import argparse
@@ -14,17 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from rust_data import _native
-from rust_data.manifest import NAME
-from rust_data.nanogpt import META, finish, flatten
+from rust_data.arguments import count, place, whole
+from rust_data.manifest import NAME, NANOGPT_NAME
 from rust_data.progress import show
-from rust_data.sizes import check_range, format_count, parse_count
+from rust_data.sizes import check_range, format_count
 from rust_data.threads import num_threads
 from rust_data.tokenizer import Tokenizer
 
 FORMATS = ("shards", "nanogpt")
 ON_ERROR = ("stop", "skip")
-_MEMORY = 1_000_000_000
-_MEMORY_A_THREAD = 96 << 20
+_JOURNAL = "progress.json"
+_LISTED = 20
+"""Number of names that a message lists."""
 SAMPLES = {"sample:edu": Path(__file__).parent / "assets" / "sample_edu.parquet"}
 
 
@@ -53,14 +55,16 @@ def tokenize(
         tokenizer: Name or file, as `rust_data.Tokenizer` takes it.
         column: Column or field that holds the text.
         shard_tokens: Tokens in each shard but the last of a split, below 2**31.
-        val_tokens: The leading whole documents that reach this many tokens are the val split.
+        val_tokens: The leading whole documents that reach this many tokens are the val split. Of a document that is
+            itself larger, val gets this many tokens and train the rest; the manifest says so (`cut_document`).
         seed: 0 keeps the order of the input; any other seed permutes the documents.
         threads: Default: the CPUs this process may use.
         part: (i, n): do the i-th of n disjoint parts.
         on_error: "stop" at the first row without usable text, or "skip" and count it.
-        memory: Bytes to stay below; default 1 GB, or 64 MiB for each thread and once more if that is more.
-        resume: Go on with a run that was killed; the shards come out the same.
-        format: "shards", or "nanogpt" for flat train.bin and val.bin.
+        memory: Bytes to stay below; default 1 GB, or 96 MiB for each thread and once more if that is more.
+        resume: Go on with a run that was killed; the shards come out the same. Settings and inputs must be the same,
+            but an interrupted run may go from on_error="stop" to "skip".
+        format: "shards", or "nanogpt" for flat train.bin and val.bin; a split without tokens has no file.
         quiet: No progress on standard error.
 
     Raises:
@@ -73,14 +77,10 @@ def tokenize(
         raise ValueError("inputs: give at least one file, folder or glob")
     if format not in FORMATS:
         raise ValueError(f"format={format!r}: must be one of {', '.join(FORMATS)}")
-    if (Path(out) / META).exists():
-        if not resume:
-            raise ValueError(f"{out} holds a complete corpus in nanoGPT's form; choose another --out")
-        return finish(Path(out))
     job = _job(
         inputs,
         out,
-        tokenizer=tokenizer,
+        tokenizer=Tokenizer(tokenizer),
         column=column,
         shard_tokens=shard_tokens,
         val_tokens=val_tokens,
@@ -90,10 +90,11 @@ def tokenize(
         on_error=on_error,
         memory=memory,
         resume=resume,
+        format=format,
     )
-    manifest = json.loads(_run(job, quiet))
-    if format == "nanogpt":
-        return flatten(Path(out), manifest)
+    manifest: dict[str, Any] = json.loads(_run(job, quiet))
+    if not quiet:
+        _print_passed_over(job.passed_over(), 0)
     return manifest
 
 
@@ -101,24 +102,27 @@ def _job(
     inputs: list[str],
     out: str | Path,
     *,
-    tokenizer: str | Path,
+    tokenizer: Tokenizer,
     threads: int | None,
-    memory: int | None,
     on_error: str,
+    format: str,
     **settings: Any,
 ) -> _native.TokenizeJob:
+    if not str(out):
+        raise ValueError("out: empty; give the name of a folder (. for the current one)")
     if on_error not in ON_ERROR:
         raise ValueError(f"on_error={on_error!r}: must be one of {', '.join(ON_ERROR)}")
     threads = num_threads(threads)
     check_range(0, 2**64 - 1, seed=settings["seed"])
     check_range(0, 2**63 - 1, val_tokens=settings["val_tokens"], shard_tokens=settings["shard_tokens"])
-    check_range(0, 2**63 - 1, memory=memory or 0, part=min(settings["part"]))
+    check_range(0, 2**63 - 1, memory=settings["memory"] or 0, part=min(settings["part"]), parts=max(settings["part"]))
+    check_range(1, 2**16, threads=threads)
     return _native.TokenizeJob(
-        Tokenizer(tokenizer).native,
+        tokenizer.native,
         [str(SAMPLES.get(str(name), name)) for name in inputs],
         Path(out),
         threads=threads,
-        memory=memory if memory is not None else max(_MEMORY, (threads + 1) * _MEMORY_A_THREAD),
+        nanogpt=format == "nanogpt",
         skip_errors=on_error == "skip",
         **settings,
     )
@@ -147,17 +151,10 @@ def _run(job: _native.TokenizeJob, quiet: bool) -> str:
 
 
 def _part(text: str) -> tuple[int, int]:
-    index, _, count = text.partition("/")
-    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected i/n with 0 <= i < n, such as 0/4")
-    return int(index), int(count)
-
-
-def _count(text: str) -> int:
-    try:
-        return parse_count(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    index, _, parts = text.partition("/")
+    if not (index.isdecimal() and parts.isdecimal() and len(parts) < 19 and int(index) < int(parts)):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected i/n with 0 <= i < n, such as 0/4")
+    return int(index), int(parts)
 
 
 def parse_args(argv: list[str] | None) -> argparse.Namespace:
@@ -166,16 +163,16 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="file, folder, glob or sample:edu")
-    add("--out", required=True, type=Path, metavar="DIR", help="where the shards go")
+    add("--out", required=True, type=place, metavar="DIR", help="where the shards go")
     add("--tokenizer", default="gpt2", metavar="NAME|PATH", help="gpt2, cl100k_base, ..., a file (default: gpt2)")
     add("--column", default="text", help="column or field with the text (default: text)")
-    add("--shard-tokens", type=_count, default=100_000_000, metavar="N", help="tokens a shard (default: 100M)")
-    add("--val-tokens", type=_count, default=10_000_000, metavar="N", help="tokens of the val split (default: 10M)")
-    add("--seed", type=int, default=0, metavar="S", help="permute the documents; 0 keeps their order (default)")
-    add("--threads", type=int, metavar="N", help="default: the CPUs this process may use")
+    add("--shard-tokens", type=count, default=100_000_000, metavar="N", help="tokens a shard (default: 100M)")
+    add("--val-tokens", type=count, default=10_000_000, metavar="N", help="tokens of the val split (default: 10M)")
+    add("--seed", type=whole, default=0, metavar="S", help="permute the documents; 0 keeps their order (default)")
+    add("--threads", type=whole, metavar="N", help="default: the CPUs this process may use")
     add("--part", type=_part, default=(0, 1), metavar="i/n", help="do the i-th of n disjoint parts, from 0")
     add("--on-error", choices=ON_ERROR, default="stop", help="rows without usable text (default: stop)")
-    add("--memory", type=_count, metavar="BYTES", help="memory to stay below (default: 1G, more from 9 threads on)")
+    add("--memory", type=count, metavar="BYTES", help="memory to stay below (default: 1G, more from 9 threads on)")
     add("--resume", action="store_true", help="go on with a run that was killed")
     add("--format", choices=FORMATS, default="shards", help="nanogpt: flat train.bin and val.bin")
     add("--dry-run", action="store_true", help="say what would be read, and stop")
@@ -195,27 +192,52 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"interrupted; --resume goes on with {out}", file=sys.stderr)
+        kept = (out / _JOURNAL).exists()
+        print(f"interrupted; {f'--resume goes on with {out}' if kept else 'no shard was complete'}", file=sys.stderr)
         return 130
     for name, split in manifest["splits"].items():
-        shards, documents = len(split["shards"]), split["documents"]
-        print(f"{name}: {format_count(split['tokens'])} tokens, {documents} documents, {shards} shards in {out}")
+        files, documents = len(split["shards"]), split["documents"]
+        print(f"{name}: {format_count(split['tokens'])} tokens, {documents} documents, {files} shards in {out}")
+    if manifest["splits"]["val"].get("cut_document"):
+        print("val ends inside a document that is larger than --val-tokens; train begins with the rest of it")
     skipped = sum(source["skipped"] for source in manifest["sources"])
-    broken = sum("error" in source for source in manifest["sources"])
+    broken = [(source["file"], source["error"]) for source in manifest["sources"] if "error" in source]
     if skipped or broken:
-        name = META if args["format"] == "nanogpt" else NAME
-        print(f"left out: {skipped} rows and {broken} files; {out / name} says of which")
+        name = NANOGPT_NAME if args["format"] == "nanogpt" else NAME
+        print(f"left out: {skipped} rows and {len(broken)} files; {out / name} says of which")
+        _print_names(broken)
     return 0
 
 
 def _print_plan(inputs: list[str], out: Path, args: dict[str, Any]) -> None:
-    settings = {name: value for name, value in args.items() if name not in ("format", "quiet")}
-    files = _job(inputs, out, **settings).plan()
+    settings = {name: value for name, value in args.items() if name != "quiet"}
+    tokenizer = Tokenizer(settings.pop("tokenizer"))
+    job = _job(inputs, out, tokenizer=tokenizer, **settings)
+    files, unreadable = job.plan()
     for path, size, units in files:
         print(f"{path}: {format_count(size)} bytes, {units} units of work")
-    tokenizer = Tokenizer(args["tokenizer"])
+    _print_passed_over(job.passed_over(), _LISTED)
+    if unreadable:
+        print(f"cannot be read: {len(unreadable)}")
+        _print_names(unreadable)
     print(f"{len(files)} files, {format_count(sum(size for _, size, _ in files))} bytes -> {out}")
     print(f"tokenizer {tokenizer.name}: {tokenizer.vocab_size} ids, {tokenizer.splitter} splitter")
+
+
+def _print_passed_over(names: list[tuple[str, str]], listed: int) -> None:
+    """Says how many names in folders and globs were no inputs, and lists the first `listed` of them."""
+    if names and listed:
+        print(f"passed over: {len(names)}")
+        _print_names(names[:listed])
+    elif names:
+        print(f"passed over: {len(names)} names in folders or globs (--dry-run lists them)", file=sys.stderr)
+
+
+def _print_names(names: list[tuple[str, str]]) -> None:
+    for name, reason in names[:_LISTED]:
+        print(f"  {name}: {reason}")
+    if len(names) > _LISTED:
+        print(f"  and {len(names) - _LISTED} more")
 
 
 if __name__ == "__main__":

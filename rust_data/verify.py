@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rust_data import _native
+from rust_data.arguments import place, whole
 from rust_data.manifest import read_manifest
 from rust_data.sizes import check_range
 from rust_data.tokenizer import GPT2_PATTERN, Tokenizer
@@ -39,6 +40,7 @@ def verify(directory: Path, num_documents: int = 200, seed: int = 0) -> int:
         ValueError: at the first document that differs, naming shard and position, or if none could be compared.
     """
     check_range(1, 2**31, documents=num_documents)
+    check_range(0, 2**64 - 1, seed=seed)
     manifest = read_manifest(directory)
     tokenizer = Tokenizer("gpt2")
     if tokenizer.sha256 != manifest["tokenizer"]["sha256"]:
@@ -63,6 +65,8 @@ def verify(directory: Path, num_documents: int = 200, seed: int = 0) -> int:
 
 def _compare_near(path: Path, position: int, tokenizer: Tokenizer, encoding: Any) -> int:
     """Compares the first whole document that starts at or behind `position`; 0 if there is none near."""
+    if position >= (tokens := _native.read_header(path)["tokens"]):
+        raise ValueError(f"{path}: has {tokens} tokens, fewer than its manifest says; tokenize again")
     tokens = _native.read_tokens(path, position, _WINDOW_TOKENS)
     ends = np.flatnonzero(tokens == tokenizer.eot)
     if len(ends) < 2:
@@ -78,9 +82,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m rust_data.verify", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("directory", type=Path, metavar="DIR")
-    parser.add_argument("--documents", type=int, default=200, metavar="N", help="documents to try (default: 200)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="which documents (default: 0)")
+    parser.add_argument("directory", type=place, metavar="DIR")
+    parser.add_argument("--documents", type=whole, default=200, metavar="N", help="documents to try (default: 200)")
+    parser.add_argument("--seed", type=whole, default=0, metavar="S", help="which documents (default: 0)")
     args = parser.parse_args(argv)
     try:
         compared = verify(args.directory, args.documents, args.seed)

@@ -6,11 +6,23 @@ resumed.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from saf_titan.config import COMMAND_LINE, ConfigError, Problem, help_text, load_config
+from saf_titan.config import (
+    COMMAND_LINE,
+    ConfigError,
+    Problem,
+    RunConfig,
+    check_world_size,
+    help_text,
+    load_config,
+    world_size_of,
+)
+from saf_titan.config.describe import EXAMPLES
+from saf_titan.data.checks import inspect_data
 from saf_titan.run.leave import leave
 
 USER_ERROR = 2
@@ -28,27 +40,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         path, overrides = _split(arguments)
         run = load_config(path, overrides)
+        world_size = world_size_of(os.environ)
+        check_world_size(run, world_size)
+        if dry_run:
+            return _describe(run, world_size)
+        _, problems = inspect_data(run, world_size)
+        if problems:
+            raise ConfigError(problems)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return USER_ERROR
-
-    # heavy imports only now: help and errors of the configuration are instant
-    if dry_run:
-        from saf_titan.run.dry_run import describe
-
-        try:
-            print(describe(run))
-        except ConfigError as error:
-            print(error, file=sys.stderr)
-            return USER_ERROR
-        return 0
+    # torch is imported only now: help and errors of configuration and data are instant
     from saf_titan.run.launch import launch
 
     return launch(run)
 
 
-def _split(arguments: list[str]) -> tuple[Path | None, list[str]]:
-    """Take ``--config FILE`` or ``--config=FILE`` out of the arguments."""
+def _describe(run: RunConfig, world_size: int) -> int:
+    """Print what the run would be; data that would stop it are an error in the end, after all that can be said."""
+    from saf_titan.run.dry_run import describe
+
+    lines, problems = inspect_data(run, world_size)
+    print(describe(run, world_size, data_lines=lines or ["cannot be read: see the error below"]))
+    if problems:
+        raise ConfigError(problems)
+    return 0
+
+
+def _split(arguments: list[str]) -> tuple[Path, list[str]]:
+    """Take ``--config FILE`` or ``--config=FILE`` out of the arguments; raises ConfigError if it is missing."""
     overrides = []
     path = None
     remaining = iter(arguments)
@@ -62,6 +82,10 @@ def _split(arguments: list[str]) -> tuple[Path | None, list[str]]:
             path = Path(argument.removeprefix("--config="))
         else:
             overrides.append(argument)
+    if path is None:
+        names = ", ".join(name for name, _ in EXAMPLES)
+        message = f"is missing: give the TOML file of a run, or a name such as {names}; --help lists every key"
+        raise ConfigError([Problem(COMMAND_LINE, "--config", "", message)])
     return path, overrides
 
 

@@ -7,6 +7,10 @@ if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$(id 
     echo "Installing chromium for the report's tests ..."
     { apt-get update && apt-get install --yes --no-install-recommends chromium; } >/dev/null || true
 fi
+not_run=""
+if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null; then
+    not_run="the report's tests in a browser: install chromium"
+fi
 
 echo "== lint and types"
 ruff check .
@@ -23,3 +27,7 @@ echo "== Python"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 # two workers; a file stays on one of them, for the runs its tests share
 python -m pytest --numprocesses 2 --dist loadfile "$@"
+
+if [ -n "$not_run" ]; then
+    printf '\n!!! NOT RUN: %s\n\n' "$not_run" >&2
+fi

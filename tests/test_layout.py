@@ -15,6 +15,9 @@ ORDER = (
     "generate",
     "run",
     "report",
+    "one_layer",
+    "analysis",
+    "hf",
     "models",
     "layers",
     "circuits",
@@ -128,3 +131,18 @@ def test_help_and_checks_need_no_torch(package: str):
         parent = module.rpartition(".")[0]
         if parent in MODULES:
             waiting.append(parent)
+
+
+def test_every_module_has_a_test_of_its_name_or_is_named_by_the_test_that_covers_it():
+    texts = {path: path.read_text() for path in (ROOT / "tests").rglob("*.py")}
+    covered = " ".join(text.split('"""')[1] for text in texts.values() if text.startswith('"""'))
+    missing = []
+    for path in PACKAGE.rglob("*.py"):
+        module = path.relative_to(PACKAGE)
+        own = ROOT / "tests" / module.parent / f"test_{module.stem}.py"
+        # the entries of a registry share the test of their kind
+        is_entry = module.parent.name in ("selectors", "contents")
+        if path.name.startswith("__") or is_entry or own in texts or str(module) in covered:
+            continue
+        missing.append(str(module))
+    assert not missing, "no test is named after these, and no docstring of a test says that it covers them"

@@ -70,7 +70,7 @@ def test_the_main_job_runs_from_it_in_an_empty_folder(wheel: Path, tmp_path: Pat
         "training.steps": 4,
         "lr_scheduler.warmup_steps": 1,
         "saf.step": 2,
-        "validator.steps": 1,
+        "validator.tokens": 512,
         "saf.calibration_sequences": 4,
     }
     words = [f"--{key}={value}" for key, value in options.items()]

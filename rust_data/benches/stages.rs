@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use criterion::{criterion_group, criterion_main, Criterion, Throughput};
-use rust_data::bpe::encoder::{Encoder, Model};
+use rust_data::bpe::encoder::Encoder;
 use rust_data::bpe::merge::Merges;
+use rust_data::bpe::model::Model;
 use rust_data::bpe::vocab::Vocab;
-use rust_data::corpus::sources::find;
+use rust_data::corpus::find::find;
 use rust_data::corpus::units::units_of;
-use rust_data::corpus::Batch;
+use rust_data::corpus::{Batch, Fill};
 use rust_data::shards::writer::ShardWriter;
 use rust_data::simd::{Kernel, Level, Simd, BLOCK};
 use rust_data::text::blocks::Blocks;
@@ -19,12 +20,12 @@ use rust_data::text::seams::Seams;
 
 fn sample() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("rust_data/assets/sample_edu.parquet");
-    let sources = find(&[path.display().to_string()]).expect("the sample is in the repository");
+    let sources = find(&[path], false).expect("the sample is in the repository").sources;
     let mut text = String::new();
     for unit in units_of(0, &sources[0], "text").expect("a readable footer") {
         let mut rows = unit.open(&sources[0], "text", 1 << 20, 0).expect("a readable row group");
         let mut batch = Batch::default();
-        while rows.fill(&mut batch).expect("readable pages") {}
+        while rows.fill(&mut batch, true).expect("readable pages") != Fill::End {}
         text.push_str(&batch.text);
     }
     text
@@ -113,7 +114,7 @@ fn encoder(c: &mut Criterion) {
 }
 
 fn writer(c: &mut Criterion) {
-    let vocab = Vocab::gpt2().expect("bundled");
+    let model = Model::gpt2().expect("bundled");
     let tokens: Vec<u16> = (0..10_000_000u32).map(|i| (i % 50_000) as u16).collect();
     let folder = std::env::temp_dir().join(format!("rust_data_bench_{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a writable temporary directory");
@@ -121,7 +122,7 @@ fn writer(c: &mut Criterion) {
     group.throughput(Throughput::Bytes(2 * tokens.len() as u64)).sample_size(10);
     group.bench_function("10M tokens, synced and hashed", |b| {
         b.iter(|| {
-            let mut shard = ShardWriter::create::<u16>(&folder, "shard.bin".to_owned(), &vocab).expect("create");
+            let mut shard = ShardWriter::create::<u16>(&folder, "shard.bin".to_owned(), &model).expect("create");
             tokens.chunks(250_000).for_each(|part| shard.push(part).expect("write"));
             black_box(shard.finish().expect("finish"))
         });

@@ -11,8 +11,13 @@ pub enum Error {
     #[error("{0}")]
     Value(String),
     /// One row of an input file that holds no usable text.
-    #[error("{place}: {reason} (--on-error skip leaves such rows out and counts them)")]
-    Row { place: String, reason: String },
+    #[error("{place}: {reason} ({}--on-error skip leaves such rows out and counts them)", if *.resume { "--resume " } else { "" })]
+    Row {
+        place: String,
+        reason: String,
+        /// Whether the run can be resumed because some of its shards are complete.
+        resume: bool,
+    },
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
     #[error("cancelled")]

@@ -5,7 +5,8 @@ use std::sync::{Arc, LazyLock};
 
 use fancy_regex::Regex;
 use proptest::prelude::*;
-use rust_data::bpe::encoder::{Encoder, Model};
+use rust_data::bpe::encoder::Encoder;
+use rust_data::bpe::model::Model;
 use rust_data::bpe::vocab::Vocab;
 use rust_data::simd::Level;
 

@@ -15,8 +15,9 @@ from torchtitan.components.checkpointer.utils import canonical_fqn
 from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer, ParamGroupConfig
 from torchtitan.tools.logging import logger
 
-from saf_titan.circuits.groups import NO_DECAY, QK, ParameterGroup, parameter_groups
-from saf_titan.circuits.schedule import Schedule, constant
+from saf_titan.circuits.groups import ParameterGroup, parameter_groups
+from saf_titan.circuits.schedule import Schedule, factor
+from saf_titan.config.circuit_groups import CircuitGroup
 
 
 class CircuitOptimizers(OptimizersContainer):
@@ -33,11 +34,8 @@ class CircuitOptimizers(OptimizersContainer):
         hyper_parameters: dict[str, Any] = field(default_factory=dict)
         """Keyword arguments of the optimizer: lr, weight_decay, and betas and eps or momentum."""
 
-        split_qk: bool = False
-        """Whether the QK circuit gets a learning rate of its own (a fused projection is then an error)."""
-
-        qk_layers: tuple[int, int] | None = None
-        """First and last layer, inclusive, of the QK group; None: all."""
+        rules: tuple[CircuitGroup, ...] = ()
+        """Factors on the learning rates of circuits."""
 
     groups: list[ParameterGroup]
 
@@ -55,7 +53,7 @@ class CircuitOptimizers(OptimizersContainer):
             for name, parameter in part.named_parameters()
             if parameter.requires_grad
         ]
-        self.groups = parameter_groups(parameters, qk_layers=config.qk_layers, split_qk=config.split_qk)
+        self.groups = parameter_groups(parameters, config.rules)
         titan_config = OptimizersContainer.Config(
             param_groups=[self._group_config(config, group, raw_names) for group in self.groups],
             implementation=config.implementation,
@@ -78,7 +76,7 @@ class CircuitOptimizers(OptimizersContainer):
     @staticmethod
     def _group_config(config: Config, group: ParameterGroup, raw_names: dict[str, str]) -> ParamGroupConfig:
         kwargs = dict(config.hyper_parameters)
-        if group.name == NO_DECAY:
+        if not group.decays:
             kwargs["weight_decay"] = 0.0
         alternatives = "|".join(re.escape(raw_names[name]) for name in group.names)
         return ParamGroupConfig(pattern=f"^(?:{alternatives})$", optimizer_name=config.name, optimizer_kwargs=kwargs)
@@ -96,8 +94,8 @@ class CircuitOptimizers(OptimizersContainer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         for group, live, configured in zip(self.groups, self.param_group_list, self._hyper_parameters, strict=True):
-            # the decay of the QK group follows the ratio schedule, so its saved value is one of many
-            keys = [key for key in configured if not (group.name == QK and key == "weight_decay")]
+            # the decay of a group with a factor follows the factor, so its saved value says nothing
+            keys = [key for key in configured if not (group.rule and key == "weight_decay")]
             changed = {key: live[key] for key in keys if _differ(live[key], configured[key])}
             for key, value in changed.items():
                 logger.warning(
@@ -108,16 +106,15 @@ class CircuitOptimizers(OptimizersContainer):
 
 
 class CircuitSchedules(LRSchedulersContainer):
-    """One warm-up and decay for all groups, times the ratio schedule for the QK group.
+    """One warm-up and decay for all groups, times the factor of a group's rule.
 
-    The factor multiplies each group's own base rate at every step. AdamW decays a weight by lr * weight_decay; unless
-    ``scale_weight_decay`` is set the decay per step is kept independent of the ratio by dividing the QK group's
+    The factor multiplies the group's base rate at every step. AdamW decays a weight by lr * weight_decay; unless
+    ``scale_weight_decay`` is set, the decay per step is kept independent of the factor by dividing the group's
     ``weight_decay`` by it.
     """
 
     @dataclass(kw_only=True, slots=True)
     class Config(LRSchedulersContainer.Config):
-        qk_ratio: Schedule = field(default=constant(1.0))
         scale_weight_decay: bool = False
 
         def build(self, *, optimizers: CircuitOptimizers, training_steps: int) -> CircuitSchedules:
@@ -125,29 +122,20 @@ class CircuitSchedules(LRSchedulersContainer):
             factor = stock.schedulers[0].lr_lambdas[0]
 
             def base_factor(step: float) -> float:
-                # between the last two steps of the warm-up, where a run of a fixed time may be, torchtitan's passes 1
+                # a run of a fixed time asks for steps between two whole steps, where torchtitan's factor exceeds 1 at
+                # the end of the warm-up
                 return min(factor(step), 1.0)
 
-            return CircuitSchedules(
-                optimizers, base_factor, qk_ratio=self.qk_ratio, scale_weight_decay=self.scale_weight_decay
-            )
+            return CircuitSchedules(optimizers, base_factor, scale_weight_decay=self.scale_weight_decay)
 
-    def __init__(
-        self, optimizers: CircuitOptimizers, base_factor: Schedule, *, qk_ratio: Schedule, scale_weight_decay: bool
-    ) -> None:
-        # one lambda for every group is what torchtitan passes; LambdaLR also takes one a group
-        super().__init__(optimizers, [self._factor(group, base_factor, qk_ratio) for group in optimizers.groups])
+    def __init__(self, optimizers: CircuitOptimizers, base_factor: Schedule, *, scale_weight_decay: bool) -> None:
+        self._factors = [factor(group.rule) for group in optimizers.groups]
+        # torchtitan passes one lambda for all groups; LambdaLR also takes one for each group
+        super().__init__(optimizers, [_product(base_factor, group_factor) for group_factor in self._factors])
         self._optimizers = optimizers
-        self._qk_ratio = qk_ratio
         self._decay = [group["weight_decay"] for group in optimizers.param_group_list]
         self._keeps_decay = not scale_weight_decay
         self.apply()
-
-    @staticmethod
-    def _factor(group: ParameterGroup, base_factor: Schedule, qk_ratio: Schedule) -> Schedule:
-        if group.name != QK:
-            return base_factor
-        return lambda step: base_factor(step) * qk_ratio(step)
 
     def apply(self) -> None:
         """Write this step's rates and decays into the parameter groups (after a load they are the checkpoint's)."""
@@ -155,11 +143,11 @@ class CircuitSchedules(LRSchedulersContainer):
         for index, group in enumerate(self._optimizers.groups):
             live = self._optimizers.param_group_list[index]
             live["lr"] = scheduler.get_last_lr()[index]
-            if group.name == QK and self._keeps_decay:
-                live["weight_decay"] = self._decay[index] / self._qk_ratio(scheduler.last_epoch)
+            if group.rule is not None and self._keeps_decay:
+                live["weight_decay"] = self._decay[index] / self._factors[index](scheduler.last_epoch)
 
     def set_progress(self, step: float) -> None:
-        """Take the rates of ``step`` finished steps, which may lie between two."""
+        """Set the rates for ``step`` finished steps; ``step`` may be fractional."""
         self.load_state_dict({"last_epoch": step})
 
     def step(self) -> None:
@@ -188,6 +176,10 @@ def group_table(groups: list[ParameterGroup], live_groups: list[dict[str, Any]])
         for group, live in zip(groups, live_groups, strict=True)
     ]
     return [header, *rows]
+
+
+def _product(base_factor: Schedule, group_factor: Schedule) -> Schedule:
+    return lambda step: base_factor(step) * group_factor(step)
 
 
 def _differ(a: Any, b: Any) -> bool:

@@ -1,11 +1,20 @@
-"""How the learning rate of the QK circuit relates to the base rate over the course of training."""
+"""How the learning rate of a circuit relates to the base rate over the course of training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from saf_titan.config.circuit_groups import CircuitGroup
+
 Schedule = Callable[[int], float]
 """Maps the number of finished optimizer steps to a factor on a learning rate."""
+
+
+def factor(rule: CircuitGroup | None) -> Schedule:
+    """Return the factor of a rule as a function of the finished steps; 1 for parameters without a rule."""
+    if rule is None or rule.schedule == "constant":
+        return constant(rule.factor if rule else 1.0)
+    return hold_then_ramp(rule.factor, rule.factor_end, hold_steps=rule.hold_steps, ramp_steps=rule.ramp_steps)
 
 
 def constant(ratio: float) -> Schedule:

@@ -7,7 +7,12 @@ from saf_titan.config.describe import help_text, to_toml
 from saf_titan.config.load import load_config
 from saf_titan.config.schema import RunConfig
 from saf_titan.config.shapes import SHAPES, ModelShape
-from saf_titan.config.world_checks import check_world_size, data_parallel_size
+from saf_titan.config.world_checks import (
+    calibration_sequences,
+    check_world_size,
+    data_parallel_size,
+    world_size_of,
+)
 from saf_titan.fields.errors import COMMAND_LINE, ConfigError, Problem
 
 __all__ = [
@@ -17,9 +22,11 @@ __all__ = [
     "ModelShape",
     "Problem",
     "RunConfig",
+    "calibration_sequences",
     "check_world_size",
     "data_parallel_size",
     "help_text",
     "load_config",
     "to_toml",
+    "world_size_of",
 ]

@@ -118,6 +118,14 @@ def _circuits(config: RunConfig) -> Iterator[Conflict]:
             "a fused wqkv is one parameter, whose Q and K rows cannot have a learning rate of their own; set "
             "model.fuse_qkv = false",
         )
+    for group in circuits.group:
+        if problem := group.problem(config.shape.num_layers):
+            yield Conflict(("circuits.group", "model.flavor", "model.num_layers"), f"{group.name}: {problem}")
+        elif config.model.fuse_qkv and group.match in ("qk", "ov"):
+            yield Conflict(
+                ("circuits.group", "model.fuse_qkv"),
+                f"{group.name}: a fused wqkv is one parameter; set model.fuse_qkv = false",
+            )
     ramp_keys = ("circuits.qk_lr_ramp_steps", "circuits.qk_lr_schedule")
     if circuits.qk_lr_schedule == "constant":
         for name in ("qk_lr_ratio_end", "qk_lr_hold_steps", "qk_lr_ramp_steps"):
@@ -160,7 +168,7 @@ def _parallelism(config: RunConfig) -> Iterator[Conflict]:
     if shape.num_kv_heads % degrees["tensor"]:
         yield Conflict(
             ("parallelism.tensor_parallel_degree", "model.flavor"),
-            f"must divide the {shape.num_kv_heads} key heads of a layer",
+            f"must divide the {shape.num_kv_heads} kv heads of a layer",
         )
     for name in ("tensor", "context"):
         if config.training.seq_len % degrees[name]:

@@ -11,11 +11,36 @@ from saf_titan.fields.docs import field_docs
 
 _WIDTH = 100
 
+EXAMPLES = (
+    ("debug_cpu", "1M parameters, three minutes on two CPU cores"),
+    ("124m_4k_saf25", "124M parameters, a quarter of the heads frozen half-way"),
+    ("1b_8k_saf25", "983M parameters, 4 to 32 GPUs"),
+)
+"""Some of the run configurations that come with the package, each with what it is."""
+
+_USAGE = """\
+usage: python -m saf_titan.train --config FILE [--dry-run] [--section.key VALUE ...]
+       torchrun --nproc_per_node N -m saf_titan.train --config FILE [--section.key VALUE ...]
+
+    --config FILE            TOML file of the run, or the name of a configuration that comes with the package; the
+                             values below are the defaults of what it leaves out
+    --section.key VALUE      replaces a value of the file; VALUE is TOML, and a string needs no quotes
+    --dry-run                say what the run would be, look at its data, and stop; WORLD_SIZE=N in the environment
+                             stands for the number of ranks
+    --help                   print this text
+
+environment:
+    SAF_TITAN_DEVICE=cpu     train on the CPU of a machine that has an accelerator
+
+A folder (dump_folder) that holds checkpoints of the run is resumed. Exit status: 0 done or stopped on request,
+1 failed, 2 the configuration, the data or the command line is wrong."""
+
 
 def help_text() -> str:
-    """Every key with its default, what it takes, and its documentation."""
+    """Usage and environment, then every key with its default, what it takes, and its documentation."""
     run = RunConfig()
-    lines: list[str] = []
+    lines: list[str] = [_USAGE, "", "configurations, for example:"]
+    lines += [f"    {name:<24} {what}" for name, what in EXAMPLES]
     for name, hint in field_types(RunConfig).items():
         if is_section(hint):
             section = getattr(run, name)

@@ -27,8 +27,9 @@ class TrainingSection:
     """Gradients are clipped to this global norm."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of parameters, gradients and optimizer state."""
-    mixed_precision_param: Literal["bfloat16", "float32"] = "bfloat16"
-    """Type in which parameters are gathered and matrix products run."""
+    mixed_precision_param: Literal["auto", "bfloat16", "float32"] = "auto"
+    """Type in which parameters are gathered and matrix products run. auto: bfloat16 on an accelerator, float32 on a
+    CPU, where bfloat16 is slower on most."""
     enable_cpu_offload: bool = False
     """Keep parameters, gradients and optimizer state in host memory (FSDP)."""
     cuda_graphs: bool = False
@@ -83,9 +84,9 @@ class ValidatorSection:
     """Validate at step 1, every `freq` steps, around a freeze and at the end."""
     freq: Annotated[int, POSITIVE] = 500
     """Steps between two validations."""
-    steps: Annotated[int, Range(low=1, also=(-1,))] = 16
-    """Batches of one validation, of training.local_batch_size sequences a rank, always the same ones on as many ranks.
-    -1: the whole half."""
+    tokens: Annotated[int, NOT_NEGATIVE] = 262144
+    """Held-out tokens of one validation, over all ranks together: the first windows of the half, as many as fit, at
+    least one. They are the same ones each time and on any number of ranks. 0: the whole half."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,7 @@
-"""From a TOML file and command-line overrides to a checked `RunConfig`.
+"""Makes a checked `RunConfig` from a TOML file and command-line overrides.
 
-Each key is remembered with its source, so that every fault, also one between a key of the file and one of the command
-line, is reported where its author can mend it.
+Each key is remembered with its source. So every fault is reported where its author can mend it, also one between a key
+of the file and a key of the command line.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,15 @@ import tomli
 from saf_titan.config.checks import conflicts
 from saf_titan.config.packaged import find_config, packaged_names
 from saf_titan.config.schema import RunConfig
-from saf_titan.fields.convert import Mismatch, convert, field_types, is_section, takes_text, to_toml_value
+from saf_titan.fields.convert import (
+    Mismatch,
+    convert,
+    field_types,
+    is_section,
+    is_table_list,
+    takes_text,
+    to_toml_value,
+)
 from saf_titan.fields.errors import COMMAND_LINE, ConfigError, Problem, nearest
 
 
@@ -30,6 +38,11 @@ _TYPES: dict[str, Any] = {name: hint for name, hint in _FIELDS.items() if name n
     f"{section}.{name}": hint for section, fields in _SECTIONS.items() for name, hint in fields.items()
 }
 """Every key of a run, dotted, with its annotated type."""
+
+_REPLACED = {
+    "validator.steps": "set validator.tokens, the number of held-out tokens over all ranks together",
+}
+"""Keys of earlier versions and of torchtitan, with what to write instead."""
 
 
 def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
@@ -74,7 +87,8 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunCo
 def _read_file(path: Path, problems: list[Problem]) -> dict[str, Setting]:
     source = str(path)
     try:
-        table = tomli.loads(path.read_bytes().decode())
+        # an editor's byte order mark is no part of the text
+        table = tomli.loads(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         beside = {other.name: str(other) for other in path.parent.glob("*.toml")}
         packaged = {f"{name}.toml": name for name in packaged_names()}
@@ -129,6 +143,10 @@ def _read_overrides(words: Sequence[str], problems: list[Problem]) -> dict[str, 
             text, has_value = rest.pop(0), True
         if key in _TYPES and not has_value:
             problems.append(Problem(COMMAND_LINE, key, "", f"its value is missing; write --{key} VALUE"))
+        elif key in _TYPES and is_table_list(_TYPES[key]):
+            # the option is given once for each table
+            earlier = settings[key].value if key in settings else []
+            settings[key] = Setting([*earlier, text], COMMAND_LINE)
         elif key in _TYPES:
             settings[key] = Setting(_parse_word(text, as_text=takes_text(_TYPES[key])), COMMAND_LINE)
         elif key in _SECTIONS:
@@ -139,7 +157,9 @@ def _read_overrides(words: Sequence[str], problems: list[Problem]) -> dict[str, 
 
 
 def _parse_word(text: str, *, as_text: bool) -> Any:
-    """One command-line value as TOML, or as the bare word; a text field takes only a quoted string for TOML."""
+    """Return one command-line value read as TOML, or else as the bare word. A text field reads only a quoted string as
+    TOML.
+    """
     try:
         table = tomli.loads(f"value = {text}")
     except (tomli.TOMLDecodeError, RecursionError):
@@ -150,6 +170,8 @@ def _parse_word(text: str, *, as_text: bool) -> Any:
 
 
 def _unknown(key: str, value: Any, source: str) -> Problem:
+    if key in _REPLACED:
+        return Problem(source, key, _shown(value), f"there is no such key any more; {_REPLACED[key]}")
     section, _, name = key.rpartition(".")
     missing = section if section not in _SECTIONS else ""
     if not section and isinstance(value, dict):
@@ -182,7 +204,7 @@ def _build(values: dict[str, Any], name: str) -> RunConfig:
 def _located(
     keys: tuple[str, ...], message: str, config: RunConfig, settings: dict[str, Setting], default_source: str
 ) -> Problem:
-    """A conflict between keys as a problem of the first one, in the source where any of them was set last."""
+    """Return a conflict between keys as a problem of the first key, in the source where any of them was set last."""
     sources = [settings[key].source for key in keys if key in settings]
     value = _shown(_value_of(config, keys[0])) + ("" if keys[0] in settings else " (default)")
     source = COMMAND_LINE if COMMAND_LINE in sources else default_source
@@ -190,7 +212,7 @@ def _located(
 
 
 def _value_of(config: RunConfig, key: str) -> Any:
-    """The value of a dotted key."""
+    """Return the value of a dotted key."""
     value: Any = config
     for name in key.split("."):
         value = getattr(value, name)

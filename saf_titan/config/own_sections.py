@@ -6,6 +6,7 @@ The string under a field is its documentation: `--help` prints it.
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from saf_titan.config.circuit_groups import CircuitGroup
 from saf_titan.config.shapes import FAMILIES
 from saf_titan.fields.choices import OneOf
 from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE, Range
@@ -43,26 +44,38 @@ class ModelSection:
     norm_eps: Annotated[float, Range(above=0)] = 1e-5
     """gpt: added to the variance in LayerNorm."""
     attention_backend: Literal["auto", "naive", "split", "fused"] = "auto"
-    """Attention of layers with static heads. auto: the fastest that runs here. A named one must run here."""
+    """Attention of layers with live and static heads. auto: on a CPU fused, which is measured to be the fastest; on a
+    GPU split, which keeps torch's attention kernel for the live heads and is not yet timed against fused. A named one
+    must run here. The log tells which one each layer takes, and why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataSection:
-    """Token shards, as written by rust_data.tokenize."""
+    """The token ids to train on."""
 
     path: str = "data/fineweb_edu"
-    """Folder that holds manifest.json; a relative path counts from the working directory."""
+    """Folder written by rust_data.tokenize, folder of .bin files of nanoGPT, llm.c or modded-nanogpt, or one such file;
+    a relative path counts from the working directory. In a folder without manifest.json, files whose name has the word
+    val are held out for calibration and validation; without such a file, the last tenth of the ids, at most 10
+    million."""
+    vocab_size: Annotated[int, NOT_NEGATIVE] = 0
+    """Size of the vocabulary, for .bin files that do not tell it: 50257 for GPT-2. 0: the files tell it."""
     seed: Annotated[int, NOT_NEGATIVE] = 1337
     """Seed of the order of the training windows."""
     shuffle: bool = True
     """Visit the windows of an epoch in a seeded random order, each once. false: in the order of the corpus."""
     verify: bool = False
-    """Compare every shard with its digest before the first step; reads all data once."""
+    """Compare every shard with its digest in manifest.json before the first step; reads all data once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CircuitsSection:
-    """Learning rate of the QK circuit (wq, wk) relative to every other parameter."""
+    """Learning rates by circuit. The qk_lr_ keys are the short form of one group for wq and wk."""
+
+    group: tuple[CircuitGroup, ...] = ()
+    """[[circuits.group]] tables with match (qk, ov, mlp, norm, embedding or a pattern), layers, factor, schedule,
+    factor_end, hold_steps, ramp_steps. On the command line, once for each group: qk:layers=6-11,factor=0.25,
+    schedule=hold_then_ramp,hold_steps=200,ramp_steps=50."""
 
     qk_lr_ratio: Annotated[float, Range(above=0)] = 1.0
     """Factor on the learning rate of wq and wk. linear, hold_then_ramp: the factor at the start."""
@@ -77,7 +90,7 @@ class CircuitsSection:
     layers: tuple[int, ...] = ()
     """[first, last], both counted from 0 and included: the layers the factor applies to. []: all."""
     scale_weight_decay: bool = False
-    """true: the decay of wq and wk per step grows with the factor, as in plain AdamW. false: it stays the same."""
+    """true: the decay per step of a group grows with its factor, as in plain AdamW. false: it stays the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +130,8 @@ class SafSection(PlanSettings, FreezeTiming):
     where the loss falls. Solved on all calibration batches of a rank but the last, judged on that, so it needs two
     sequences beside it. For freezing without further training: training makes up for it by itself."""
     calibration_sequences: Annotated[int, Range(low=2)] = 32
-    """Held-out sequences the statistics are taken from."""
+    """Held-out sequences that the statistics are taken from. On ranks that do not divide the number, the next multiple
+    of the number of ranks is taken."""
     calibration_batch_size: Annotated[int, NOT_NEGATIVE] = 0
     """Sequences a rank calibrates at once. 0: training.local_batch_size."""
     calibration_seed: Annotated[int, NOT_NEGATIVE] = 1337

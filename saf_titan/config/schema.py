@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from saf_titan.config.circuit_groups import CircuitGroup
 from saf_titan.config.host_sections import (
     ActivationCheckpointSection,
     CheckpointSection,
@@ -71,6 +72,13 @@ class RunConfig:
         # 0.29 of 100 steps is 29: the fraction counts as the decimal that was written, not as its binary neighbour
         return self.saf.step or int(Fraction(str(self.saf.fraction)) * self.training.steps)
 
+    def tokens_per_step(self, data_parallel: int) -> int:
+        """Tokens in one optimizer step of all `data_parallel` ranks that read different sequences."""
+        training = self.training
+        local = training.local_batch_size * data_parallel
+        sequences = training.global_batch_size if training.global_batch_size > 0 else local
+        return sequences * training.seq_len
+
     @property
     def schedule_steps(self) -> int:
         """Length of the learning-rate schedule in steps."""
@@ -82,9 +90,21 @@ class RunConfig:
         return self.saf.calibration_batch_size or self.training.local_batch_size
 
     @property
-    def qk_layers(self) -> tuple[int, int] | None:
-        """First and last layer of the QK group, both included; None: all."""
-        return (self.circuits.layers[0], self.circuits.layers[1]) if self.circuits.layers else None
+    def circuit_groups(self) -> tuple[CircuitGroup, ...]:
+        """All factors on learning rates: that of the short form, if it has an effect, and `circuits.group`."""
+        circuits = self.circuits
+        if not self.scales_qk:
+            return circuits.group
+        short_form = CircuitGroup(
+            match="qk",
+            layers=circuits.layers,
+            factor=circuits.qk_lr_ratio,
+            schedule=circuits.qk_lr_schedule,
+            factor_end=circuits.qk_lr_ratio_end,
+            hold_steps=circuits.qk_lr_hold_steps,
+            ramp_steps=circuits.qk_lr_ramp_steps,
+        )
+        return (short_form, *circuits.group)
 
     @property
     def scales_qk(self) -> bool:

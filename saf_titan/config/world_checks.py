@@ -1,7 +1,22 @@
-"""Whether a run can be shared by the ranks it was started on."""
+"""Whether a run can be shared by the ranks it was started on, and how its calibration sequences are."""
+
+from collections.abc import Mapping
 
 from saf_titan.config.schema import RunConfig
 from saf_titan.fields.errors import ConfigError, Problem
+
+
+def world_size_of(environment: Mapping[str, str]) -> int:
+    """Return the number of ranks that a launcher has set, 1 without a launcher; raise `ConfigError` for no number."""
+    text = environment.get("WORLD_SIZE", "1")
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigError([Problem("environment", "WORLD_SIZE", text, "must be a number of ranks, 1 or more")])
+    return int(text)
+
+
+def calibration_sequences(config: RunConfig, data_parallel: int) -> int:
+    """Return the number of calibration sequences: `saf.calibration_sequences`, or the next multiple of the ranks."""
+    return -(-config.saf.calibration_sequences // data_parallel) * data_parallel
 
 
 def check_world_size(config: RunConfig, world_size: int) -> None:
@@ -49,20 +64,15 @@ def data_parallel_size(config: RunConfig, world_size: int) -> int:
 
 def _check_calibration(config: RunConfig, data_parallel: int) -> None:
     saf = config.saf
-    share, rest = divmod(saf.calibration_sequences, data_parallel)
-    if rest:
-        raise _world_error(
-            "saf.calibration_sequences",
-            saf.calibration_sequences,
-            f"cannot be shared by {data_parallel} data-parallel ranks; choose a multiple of {data_parallel}",
-        )
+    sequences = calibration_sequences(config, data_parallel)
+    share = sequences // data_parallel
     batch = config.calibration_batch_size
     solved_on = (share - (share % batch or batch)) * data_parallel
     if saf.compensate and solved_on < 2:
         raise _world_error(
             "saf.calibration_batch_size",
             batch,
-            f"leaves {solved_on} of {saf.calibration_sequences} calibration sequences beside the last batch of each "
+            f"leaves {solved_on} of {sequences} calibration sequences beside the last batch of each "
             "rank, and saf.compensate needs two to solve on; "
             + ("lower it, or raise saf.calibration_sequences" if batch > 1 else "raise saf.calibration_sequences"),
         )

@@ -1,1 +1,1 @@
-"""Token shards as training data."""
+"""Token files as training data, and the look at them before a run starts."""

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 FILE_NAME = "manifest.json"
+META_NAME = "meta.json"
 FORMAT = "rust_data.tokens"
+NANOGPT_FORMAT = "nanogpt"
 VERSION = 1
 BYTES_PER_TOKEN = {"uint16": 2, "uint32": 4}
 
@@ -37,7 +39,7 @@ class Manifest:
     splits: dict[str, tuple[ShardEntry, ...]]
 
     def digest(self, split: str) -> str:
-        """Identity of the token stream of a split: equal for equal bytes, wherever they lie."""
+        """Return the identity of a split: it is equal for equal bytes, wherever the files lie."""
         parts = [self.tokenizer_sha256, *(shard.sha256 for shard in self.splits[split])]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -52,10 +54,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         root = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(
-            f"{path}: cannot be read ({error.strerror}); data.path must be a folder written by "
-            f"`python -m rust_data.tokenize ... --out {folder}`"
-        ) from None
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: is not JSON ({error})") from None
     table = _Table(path, "", root)
@@ -63,9 +62,6 @@ def read_manifest(folder: Path) -> Manifest:
     table.expect("version", VERSION)
     if not table.get("complete", bool):
         raise ValueError(f"{path}: the corpus is unfinished; run rust_data.tokenize again with --resume")
-    dtype = table.get("dtype", str)
-    if dtype not in BYTES_PER_TOKEN:
-        raise ValueError(f"{path}: dtype is {dtype!r}; known are {', '.join(BYTES_PER_TOKEN)}")
     tokenizer, splits = table.table("tokenizer"), table.table("splits")
     return Manifest(
         path=path,
@@ -73,9 +69,55 @@ def read_manifest(folder: Path) -> Manifest:
         tokenizer_sha256=tokenizer.get("sha256", str),
         vocab_size=tokenizer.get("vocab_size", int),
         eot=tokenizer.get("eot", int),
-        dtype=dtype,
+        dtype=_read_dtype(table),
         splits={name: _read_split(splits.table(name)) for name in splits.names()},
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NanoGPTMeta:
+    """What `rust_data.tokenize --format nanogpt` writes beside files that have no header."""
+
+    path: Path
+    vocab_size: int
+    eot: int
+    dtype: str
+    tokens: dict[str, int]
+    """Number of ids in each file, by its name."""
+
+
+def read_nanogpt_meta(folder: Path) -> NanoGPTMeta | None:
+    """Read `folder/meta.json`; None if there is none, or one that other programs wrote.
+
+    Raises:
+        ValueError: a field is missing or wrong.
+    """
+    path = folder / META_NAME
+    try:
+        root = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: cannot be read ({error}); remove it, or tokenize again") from None
+    if not isinstance(root, dict) or root.get("format") != NANOGPT_FORMAT:
+        return None
+    table = _Table(path, "", root)
+    tokenizer, splits = table.table("tokenizer"), table.table("splits")
+    files = [file for name in splits.names() for file in splits.table(name).tables("shards")]
+    return NanoGPTMeta(
+        path=path,
+        vocab_size=tokenizer.get("vocab_size", int),
+        eot=tokenizer.get("eot", int),
+        dtype=_read_dtype(table),
+        tokens={file.get("file", str): file.get("tokens", int) for file in files},
+    )
+
+
+def _read_dtype(table: "_Table") -> str:
+    dtype = table.get("dtype", str)
+    if dtype not in BYTES_PER_TOKEN:
+        raise ValueError(f"{table.path}: dtype is {dtype!r}; known are {', '.join(BYTES_PER_TOKEN)}")
+    return dtype
 
 
 def _read_split(split: "_Table") -> tuple[ShardEntry, ...]:
@@ -93,12 +135,16 @@ def _read_split(split: "_Table") -> tuple[ShardEntry, ...]:
 
 
 class _Table:
-    """A JSON object that knows where it stands, so that every error can say so."""
+    """A JSON object together with its place in the file, which every error names."""
 
     def __init__(self, path: Path, place: str, value: Any) -> None:
         if not isinstance(value, dict):
             raise ValueError(f"{path}: {place or 'the file'} must be an object")
         self._path, self._place, self._value = path, place, value
+
+    @property
+    def path(self) -> Path:
+        return self._path
 
     def _name(self, key: str) -> str:
         return f"{self._place}.{key}" if self._place else key

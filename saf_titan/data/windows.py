@@ -1,4 +1,4 @@
-"""In which order the windows of a stream are visited: a seeded permutation for each epoch, without replacement.
+"""The order in which the windows of a stream are visited: each epoch is a seeded permutation of all windows.
 
 The permutation is a Feistel network on a grid of about sqrt(n) x sqrt(n) cells, with modular addition instead of xor so
 that n can be any number; cells beyond n are walked over (Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
@@ -10,10 +10,43 @@ import hashlib
 import math
 import struct
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 _ROUNDS = 8
+
+Split = Literal["train", "calibration", "validation"]
+"""Training reads the ids of the train split; calibration and validation share those of the val split."""
+
+
+def split_windows(num_tokens: int, split: Split, seq_len: int) -> tuple[int, int]:
+    """Return the first window of a split and the number of its windows; windows do not overlap.
+
+    The windows of the held-out ids are cut in two: the first half is for calibration, the second, which is the larger
+    one of an odd number, for validation. Documents play no part in it: a single document can be cut like many.
+
+    num_tokens: ids of the train split for "train", of the val split for the others.
+
+    Raises:
+        ValueError: there is not one window.
+    """
+    # the last id of a window needs the one behind it as its target
+    total = max(0, (num_tokens - 1) // seq_len)
+    half = total // 2
+    first, num_windows = {"train": (0, total), "calibration": (0, half), "validation": (half, total - half)}[split]
+    if num_windows == 0:
+        needed = (2 if split == "calibration" else 1) * seq_len + 1
+        remedy = (
+            "use shorter sequences, more data, or fewer --val-tokens"
+            if split == "train"
+            else "use shorter sequences, or tokenize with more --val-tokens"
+        )
+        raise ValueError(
+            f"split {split!r} has {num_tokens} tokens, and training.seq_len = {seq_len} needs at least {needed}; "
+            f"{remedy}"
+        )
+    return first, num_windows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +58,7 @@ class WindowOrder:
     shuffle: bool
 
     def windows(self, sequences_N: np.ndarray) -> np.ndarray:
-        """Window number of each sequence number; sequence s is element s mod num_windows of epoch s // num_windows."""
+        """Return the window of each sequence: sequence s is element s mod num_windows of epoch s // num_windows."""
         epochs_N, elements_N = np.divmod(sequences_N, self.num_windows)
         if not self.shuffle:
             return elements_N
@@ -37,7 +70,7 @@ class WindowOrder:
 
 
 def permute(elements_N: np.ndarray, size: int, *, seed: int, epoch: int) -> np.ndarray:
-    """Where a permutation of 0..size-1, one for each (seed, epoch), sends the given elements; int64 in and out."""
+    """Apply the permutation of 0..size-1 that belongs to (seed, epoch) to the given elements; int64 in and out."""
     keys = np.frombuffer(hashlib.sha512(struct.pack("<QQQ", seed, epoch, size)).digest(), dtype="<u8")
     num_rows = math.isqrt(size - 1) + 1
     num_columns = -(-size // num_rows)
@@ -48,7 +81,9 @@ def permute(elements_N: np.ndarray, size: int, *, seed: int, epoch: int) -> np.n
 
 
 def _shuffle_grid(cells_N: np.ndarray, num_rows: int, num_columns: int, keys: np.ndarray) -> np.ndarray:
-    """A permutation of the cells 0..num_rows*num_columns-1: rows are shifted by a hash of the column, and in turn."""
+    """Permute the cells 0..num_rows*num_columns-1: shift rows by a hash of the column, then columns by one of the row,
+    several times.
+    """
     rows_N, columns_N = np.divmod(cells_N, np.uint64(num_columns))
     for number in range(_ROUNDS):
         if number % 2:
@@ -59,7 +94,7 @@ def _shuffle_grid(cells_N: np.ndarray, num_rows: int, num_columns: int, keys: np
 
 
 def _hash(values_N: np.ndarray, key: np.uint64) -> np.ndarray:
-    """32 well mixed bits of each value: the output function of SplitMix64 (Steele, Lea, Flood, 2014)."""
+    """Return 32 well mixed bits of each value: the output function of SplitMix64 (Steele, Lea, Flood, 2014)."""
     x_N = values_N * np.uint64(0x9E3779B97F4A7C15) + key
     x_N = (x_N ^ (x_N >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x_N = (x_N ^ (x_N >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

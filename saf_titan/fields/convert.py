@@ -13,17 +13,17 @@ _INT64 = 2**63
 
 
 class Mismatch(ValueError):
-    """A value does not have the type or lie in the range of its field; the text says what does."""
+    """Raised when a value has the wrong type or is out of range; the message states what is allowed."""
 
 
 def field_types(section: type) -> dict[str, Any]:
-    """Annotated type of every field of a section, in order."""
+    """Return the annotated type of every field of a section, in order."""
     hints = get_type_hints(section, include_extras=True)
     return {f.name: hints[f.name] for f in dataclasses.fields(section)}
 
 
 def convert(value: Any, hint: Any) -> Any:
-    """`value` as the annotated type `hint`; raises `Mismatch`."""
+    """Return `value` as the annotated type `hint`; raise `Mismatch` if it is none."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         inner, allowed = convert(value, args[0]), args[1]
@@ -40,7 +40,7 @@ def convert(value: Any, hint: Any) -> Any:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise Mismatch(f"must be {describe(hint)}")
-        return tuple(convert(item, args[0]) for item in value)
+        return tuple(_table(item, args[0]) if is_section(args[0]) else convert(item, args[0]) for item in value)
     return _scalar(value, hint)
 
 
@@ -78,7 +78,7 @@ def _suggest(value: Any, options: tuple[str, ...]) -> str:
 
 
 def describe(hint: Any) -> str:
-    """What a field takes, in words: "a whole number, at least 1"."""
+    """Say what a field takes: "a whole number, at least 1"."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal or choices(hint):
         return f"one of {_choices(hint)}"
@@ -86,6 +86,8 @@ def describe(hint: Any) -> str:
         return f"{_WORDS[args[0]]}, {args[1]}"
     if origin is tuple:
         items = {int: "whole numbers", str: "strings"}
+        if is_section(args[0]):
+            return "a list of tables"
         return f"a list of {items[args[0]]}" if args[0] in items else f"a list out of {_choices(args[0])}"
     return _WORDS[hint]
 
@@ -99,13 +101,45 @@ def choices(hint: Any) -> Mapping[str, str]:
     return next((allowed.docs for allowed in getattr(hint, "__metadata__", ()) if isinstance(allowed, OneOf)), {})
 
 
+def _table(value: Any, table: Any) -> Any:
+    """Convert one item of a list of tables; a string is the command line's form, which the table's `read` knows."""
+    if isinstance(value, table):
+        return value
+    try:
+        values = table.read(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise Mismatch(str(error)) from error
+    if not isinstance(values, dict):
+        raise Mismatch("must be a list of tables")
+    hints = field_types(table)
+    if unknown := [name for name in values if name not in hints]:
+        raise Mismatch(
+            f"{unknown[0]} is no key of a group{_suggest(unknown[0], tuple(hints))}; its keys are {', '.join(hints)}"
+        )
+    read = {}
+    for name, item in values.items():
+        try:
+            read[name] = convert(item, hints[name])
+        except Mismatch as mismatch:
+            raise Mismatch(f"{name} = {to_toml_value(item)}: {mismatch}") from mismatch
+    required = [f.name for f in dataclasses.fields(table) if f.default is dataclasses.MISSING]
+    if missing := [name for name in required if name not in read]:
+        raise Mismatch(f"a group needs {missing[0]}")
+    return table(**read)
+
+
+def is_table_list(hint: Any) -> bool:
+    """Whether a field is a list of tables."""
+    return get_origin(hint) is tuple and is_section(get_args(hint)[0])
+
+
 def takes_text(hint: Any) -> bool:
-    """Whether a field holds a string, so that quotes can be left off on a command line."""
+    """Return whether a field holds a string, so that quotes can be left off on a command line."""
     return hint is str or get_origin(hint) is Literal or bool(choices(hint))
 
 
 def to_toml_value(value: Any) -> str:
-    """A value as TOML text on one line."""
+    """Return a value as TOML text on one line."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -114,6 +148,10 @@ def to_toml_value(value: Any) -> str:
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case list() | tuple():
             return "[" + ", ".join(map(to_toml_value, value)) + "]"
+        case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            changed = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+            given = {f.name: changed[f.name] for f in dataclasses.fields(value) if changed[f.name] != f.default}
+            return to_toml_value(given)
         case dict():
             return "{" + ", ".join(f"{key} = {to_toml_value(item)}" for key, item in value.items()) + "}"
         case _:
@@ -121,5 +159,5 @@ def to_toml_value(value: Any) -> str:
 
 
 def is_section(hint: Any) -> bool:
-    """Whether a field of the run is a table of its own."""
+    """Return whether a field of the run is a table of its own."""
     return isinstance(hint, type) and dataclasses.is_dataclass(hint)

@@ -29,7 +29,7 @@ class Problem:
 
 
 class Conflict(NamedTuple):
-    """Values that exclude each other; the first key is the one to blame."""
+    """Two or more keys whose values cannot be combined. The error is reported at the first key."""
 
     keys: tuple[str, ...]
     message: str
@@ -44,12 +44,12 @@ class ConfigError(ValueError):
 
 
 def _printable(text: str) -> str:
-    """The text on one line: control characters and the like, which a key may hold, as escapes."""
+    """Return the text on one line, with escapes for control characters and the like, which a key may hold."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name closest to `word`, capitals ignored, or None when nothing is close."""
+    """Return the known name closest to `word`, capitals ignored, or None when nothing is close."""
     by_folded = {name.casefold(): name for name in known}
     match = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
     return by_folded[match[0]] if match else None

@@ -11,7 +11,7 @@ from saf_titan.ops import SAVED_OPS
 
 
 class SelectiveACWithStaticMix(SelectiveAC):
-    """Keeps the outputs of our operators: as dear to recompute as the attention they replace."""
+    """Saves the outputs of our operators: recomputing them would cost as much as the attention they replace."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(SelectiveAC.Config):

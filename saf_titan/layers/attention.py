@@ -5,6 +5,7 @@ Shapes: B batch, T time, C model width, H query heads, K kv heads, U live heads,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,8 @@ from torchtitan.protocols.module import Module
 from saf_titan.layers.qkv import SplitQKV
 from saf_titan.ops import StaticPattern, mixed_attention, prepare_pattern
 from saf_titan.ops.dense_mix import dense_attention
+from saf_titan.ops.mixed_attention.heads import Heads
+from saf_titan.ops.mixed_attention.op import fused_obstacle, prefers_split
 from saf_titan.saf.calibrate.capture import CaptureFn
 
 
@@ -36,7 +39,7 @@ class MixedAttention(Module):
     pattern_alpha_HT: Tensor
     pattern_rho_HT: Tensor
     dense_STT: Tensor | None
-    """Patterns of static heads that are no StaticPattern."""
+    """Patterns of static heads that are matrices, (S, T_fit, T_fit)."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -71,7 +74,7 @@ class MixedAttention(Module):
             self._buffers.pop(f"pattern_{name}", None)
 
     def set_live(self, num_heads: int) -> None:
-        """Score ``num_heads`` heads from now on: all that queries, keys and values come for."""
+        """Make all heads live: score ``num_heads`` heads, for which queries, keys and values are given."""
         self.static_heads = ()
         self.num_heads = num_heads
         self.live_heads_U = torch.arange(num_heads, device=self.live_heads_U.device)
@@ -84,9 +87,39 @@ class MixedAttention(Module):
             return None
         return StaticPattern(*(getattr(self, f"pattern_{name}") for name in StaticPattern._fields))
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MixedAttention:
+        # the patterns move to other devices with the module, but a cast, as by half(), would overflow their factors
+        before = {f"pattern_{name}": self._buffers.get(f"pattern_{name}") for name in StaticPattern._fields}
+        super()._apply(fn, recurse)
+        for name, tensor in before.items():
+            moved = self._buffers.get(name)
+            if tensor is not None and moved is not None and moved.dtype != tensor.dtype:
+                self._buffers[name] = tensor.to(moved.device)
+        return self
+
     def _init_self_buffers(self, *, buffer_device: torch.device | None = None) -> None:
         # the model is built on the meta device and materialised empty
         self.live_heads_U = torch.arange(self.num_heads, device=buffer_device or self.live_heads_U.device)
+
+    def describe_backend(self, head_dim: int, device: torch.device) -> str:
+        """Say which operator this layer takes for heads of width `head_dim` on `device`, and why."""
+        if not self.static_heads:
+            return "torch's attention (no head is static)"
+        if self.dense_STT is not None:
+            return "torch's attention for live heads, matrix products for the static ones (patterns are matrices)"
+        if not self.live_heads_U.numel():
+            return "static mixing (every head is static)"
+        if self.backend != "auto":
+            return f'{self.backend} (model.attention_backend = "{self.backend}")'
+        heads = Heads(self.live_heads_U, self.static_heads_S)
+        # the choice depends on the width and the device of values, not on their numbers
+        v_BTKD = torch.empty((1, 1, 1, head_dim), device=device)
+        obstacle = fused_obstacle(v_BTKD, heads, self.pattern())
+        if obstacle is not None:
+            return f"split (auto: fused {obstacle})"
+        if prefers_split(v_BTKD, None):
+            return "split (auto: it keeps torch's attention kernel for live heads; not timed against fused on a GPU)"
+        return "fused (auto: the fastest measured on a CPU)"
 
     def forward(
         self, q_BTUD: Tensor | None, k_BTKD: Tensor | None, v_BTKD: Tensor, *, scale: float | None = None
@@ -103,7 +136,7 @@ class MixedAttention(Module):
             static_heads=self.static_heads_S,
             pattern=self.pattern(),
             scale=scale,
-            # a named back end is for layers with both kinds of heads; others have only one way
+            # a named back end is for layers with live and static heads; other layers have only one implementation
             backend=self.backend if self.static_heads and self.live_heads_U.numel() else "auto",
         )
 
@@ -122,9 +155,9 @@ class SAFAttention(GQAttention):
     inner_attention: MixedAttention
     capture: CaptureFn | None
     static_heads: tuple[int, ...]
-    """Heads that are no longer scored: mixed by a fixed pattern, or pruned."""
+    """Heads without scores: mixed by a fixed pattern, or pruned."""
     is_pruned: bool
-    """Whether static heads are gone altogether: no values, no output."""
+    """Whether static heads are removed altogether, with values and output."""
     key_index_U: Tensor | None
     """For pruned heads of groups that are no longer of one size: the kv head of each live head."""
     output_columns: Tensor | None
@@ -150,7 +183,7 @@ class SAFAttention(GQAttention):
 
     @property
     def output_heads(self) -> tuple[int, ...]:
-        """Heads that the inner attention gives an output of, in its order: all but the pruned ones."""
+        """Heads that the inner attention returns an output for, ascending: all but pruned heads."""
         return self.live_heads if self.is_pruned else tuple(range(self.n_heads))
 
     @property
@@ -159,6 +192,13 @@ class SAFAttention(GQAttention):
         group = self.n_heads // self.n_kv_heads
         unread = self.qkv_linear.unused_heads(self.static_heads, frees_values=self.is_pruned).k
         return tuple(head // group - sum(kv_head < head // group for kv_head in unread) for head in self.live_heads)
+
+    def describe_backend(self) -> str:
+        """Say which operator the layer takes for its heads as they are now, and why."""
+        text = self.inner_attention.describe_backend(self.qkv_linear.head_dim, self.wo.weight.device)
+        if not self.is_pruned:
+            return text
+        return f"torch's attention for {len(self.live_heads)} live heads (the others are pruned)"
 
     def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None:
         """Make exactly ``heads`` (ascending, unique) static.

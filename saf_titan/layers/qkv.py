@@ -85,7 +85,7 @@ class SplitQKV(BaseQKVLinear):
         return q, k, v
 
     def _rows_without(self, skipped: Sequence[int], num_blocks: int) -> Tensor | None:
-        """Rows of the blocks that are left; None for all."""
+        """Return the rows of the blocks that are not skipped; None for all rows."""
         if not skipped:
             return None
         return self.head_rows([block for block in range(num_blocks) if block not in skipped]).to(self.wv.weight.device)

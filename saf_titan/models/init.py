@@ -21,7 +21,7 @@ Init = Callable[[Tensor], object]
 
 
 def whole(init: Init) -> Init:
-    """``init`` on the full tensor, of which a sharded parameter takes its part."""
+    """Wrap ``init`` so that it draws the full tensor; a sharded parameter keeps its own part."""
 
     def draw(parameter: Tensor) -> None:
         if not isinstance(parameter, DTensor):
@@ -45,7 +45,7 @@ def draw_whole_tensors(model: Module.Config) -> None:
     for _, config, _, _ in model.traverse(Module.Config, recurse=True):
         if config.param_init is not None:
             config.param_init = {
-                # a skipped parameter keeps what it has: a full tensor of nothing may not replace it
+                # a skipped parameter must keep its values, so it is not wrapped
                 name: init if init is skip_param_init else whole(init)
                 for name, init in config.param_init.items()
             }

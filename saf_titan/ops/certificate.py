@@ -1,7 +1,24 @@
-"""Error bounds of the fast paths of static mixing, and the gauge and heavy columns that make them small.
+"""Proven error bounds of the fast paths of static mixing, and the gauge and heavy columns that make them small.
 
-All in fp64, from scale = exp(alpha), weight = exp(rho) and Z. An error is a fraction of the largest input row, and
-covers the forward operator and its transpose.
+A bound E of a path says, for every input x and for both the forward operator P and its transpose,
+
+    |computed row r - exact row r|_2  <=  E * max(1, m_r) * max_t |x_t|_2,
+
+where m_r is the sum of the weights of output row r: 1 forward, and the mass of column r of P in the transpose (up to T
+for an attention sink, whose gradient is a sum over all rows). The output is fp32: rounding it to bf16 or fp16 comes on
+top. The bounds assume IEEE arithmetic with rounding to nearest, inputs far from underflow, and FFTs of the
+Cooley-Tukey kind. They are worst cases: measured errors are typically a thousand times smaller.
+
+Two kinds of errors add up:
+
+- Sums of non-negative weights times values. A term that passes through n roundings contributes at most n u of itself,
+  so the row errs by n u m_r. n is counted by `sum_roundings`; no sum has more than BLOCK_TERMS terms in a block.
+- FFT convolutions. Each stage of a transform errs by a few u of the intermediate values. In the forward transform the
+  2-norm of the values is preserved. In the inverse one, the errors that reach an output are at most that many u of
+  the sum of all |frequencies|. By Cauchy-Schwarz, an output of the convolution of w and x errs by at most
+  n u |w|_2 |x|_2, with n counted by `fft_roundings`.
+
+Everything is computed in fp64 from scale = exp(alpha), weight = exp(rho) and Z. u is the unit roundoff of fp32.
 Shapes: H static heads, T lags or positions (T_fit), R exponentials.
 """
 
@@ -12,31 +29,45 @@ import math
 import torch
 from torch import Tensor
 
+from saf_titan.ops.convolution import fft_size
 from saf_titan.ops.exponentials import BAND, far_weights, last_exponential
 
-# largest certified error at which a fast path is taken
-ERROR_LIMIT = 5e-5
-# share of a row that the GPU kernels may leave out at 16 bits: a quarter of what flash attention rounds away
+# A fast path is taken only where its bound is at most this: half a unit in the last place of a bf16 value of 1. An fp32
+# dot product of 32768 terms, in an unknown order, has no better bound.
+ERROR_LIMIT = 2.0**-9
+# The misfit of sums of exponentials is multiplied by this: it is a real error of every row, and no mere worst case.
+MISFIT_FACTOR = 40.0
+# most terms that one matrix product adds up; longer sums are made of such blocks, which keeps their bound short
+BLOCK_TERMS = 256
+# Roundings of one stage of an FFT (its twiddle factors included) by radix, mean of the forward and inverse transform.
+# Complex product: sqrt(5) u, rounding of its factor: u / sqrt(2). Butterfly: 1 u per addition for radix 2 and 4; for
+# radix 3 and 5, roundings times the size of the coefficients.
+STAGE_ROUNDINGS = {5: 14, 3: 9, 4: 5, 2: 4}
+# largest share of any row that the GPU kernels leave out at 16 bits: a quarter of the rounding error of flash attention
 REACH_ERROR = 1e-4
-# numbers of heavy columns tried until the fp32 FFT holds the limit
+# numbers of heavy columns that are tried, in this order, until the bound of the fp32 FFT is below the limit
 HEAVY_COUNTS = (4, 16, 64)
-# the decay over all lags up to which one exponential may move into the scalings of running sums
+# Running sums need a weight that decays over all lags to no less than this fraction, so that fp32 factors can hold it.
 SUM_RANGE = 1e-20
-# unit roundoff of fp32
+# unit roundoff of fp32 and fp64
 FP32_ROUNDOFF = 2.0**-24
+FP64_ROUNDOFF = 2.0**-53
 GOLDEN = (5**0.5 - 1) / 2
 
 
 def certify(alpha: Tensor, rho: Tensor, log_z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Per head the gauge, the heavy columns (padded with T) and the certified error of the fp32 FFT convolution.
+    """Choose the gauge (H,) and the heavy columns (H, M) of each head, and bound the error (H,) of its fp32 FFT.
 
-    A heavy column costs in every step: a head gets the fewest that bring its error under the limit, none where 64 fail.
+    Heavy columns cost time in every step. So a head gets the smallest of HEAVY_COUNTS that brings its bound below
+    ERROR_LIMIT, or none where even the largest does not. Unused entries are T. The bound leaves out `sum_roundings`.
     """
     H, T = alpha.shape
     gauge, error = best_gauge(alpha, rho, log_z)
+    roundings = fft_roundings(T)
+    error = roundings * error
     ramp = torch.arange(T, dtype=torch.float64, device=alpha.device)
     heavy = torch.full((H, max(HEAVY_COUNTS)), T, dtype=torch.int64, device=alpha.device)
-    # the next split looks for the heaviest columns in the gauge that the last one left
+    # each count takes the columns that are heaviest in the gauge that was best for the count before
     trial_gauge = gauge.clone()
     for count in HEAVY_COUNTS:
         todo = (error > ERROR_LIMIT).nonzero()[:, 0]
@@ -44,6 +75,7 @@ def certify(alpha: Tensor, rho: Tensor, log_z: Tensor) -> tuple[Tensor, Tensor, 
             break
         top = (alpha[todo] + trial_gauge[todo, None] * ramp).topk(count, dim=1).indices.sort(1).values
         trial_gauge[todo], trial_error = best_gauge(alpha[todo].scatter(1, top, -math.inf), rho[todo], log_z[todo])
+        trial_error = roundings * trial_error
         done = trial_error <= ERROR_LIMIT
         gauge[todo[done]], error[todo[done]] = trial_gauge[todo[done]], trial_error[done]
         heavy[todo[done], :count] = top[done]
@@ -52,7 +84,10 @@ def certify(alpha: Tensor, rho: Tensor, log_z: Tensor) -> tuple[Tensor, Tensor, 
 
 
 def find_reach(scale: Tensor, weight: Tensor, inv_z: Tensor) -> Tensor:
-    """Smallest number of lags whose complement carries at most REACH_ERROR of any row of P, and of any row of P^T."""
+    """Return the smallest number of lags (H,) such that the farther lags carry at most REACH_ERROR.
+
+    REACH_ERROR limits their sum in every row of P and of P^T.
+    """
     H, T = scale.shape
     lag = torch.arange(T, device=scale.device)
 
@@ -62,44 +97,73 @@ def find_reach(scale: Tensor, weight: Tensor, inv_z: Tensor) -> Tensor:
     low, high = torch.zeros(H, dtype=torch.int64, device=scale.device), torch.full((H,), T, device=scale.device)
     while (low < high).any():
         middle = (low + high) // 2
-        # a pattern beyond the range of the factors gives NaN, which keeps every lag
+        # NaN, from a pattern beyond the range of the factors, compares false and so keeps every lag
         enough = dropped(middle) <= REACH_ERROR
         low, high = torch.where(enough, low, middle + 1).minimum(high), torch.where(enough, middle, high)
     return low
 
 
 def far_error(scale: Tensor, weight: Tensor, inv_z: Tensor, far_H2R: Tensor) -> Tensor:
-    """Certified error of far weights as sums of exponentials: the misfit, and the rounding of terms that cancel."""
+    """Bound the error (H,) of replacing far weights by sums of exponentials: misfit, and rounding of the terms.
+
+    The terms may cancel, so their rounding counts with the sum of their absolute values.
+    """
     T = weight.shape[1]
     far = torch.arange(T, device=weight.device) > BAND
     misfit = (far_weights(far_H2R, T) - weight).abs() * far
     # decays are positive
     terms = far_weights(far_H2R.abs(), T)
-    return _largest_row(scale, misfit + 4 * FP32_ROUNDOFF * terms, inv_z)
+    return _largest_row(scale, MISFIT_FACTOR * misfit + sum_roundings(T) * FP32_ROUNDOFF * terms, inv_z)
 
 
 def sum_error(scale: Tensor, weight: Tensor, inv_z: Tensor, far_H2R: Tensor) -> Tensor:
-    """Certified error of running sums: the misfit of one exponential, where it stays within what fp32 factors hold."""
+    """Bound the misfit (H,) of one exponential in running sums; infinite where fp32 factors cannot hold the decay."""
     exponential = last_exponential(far_H2R, weight.shape[1])
-    error = _largest_row(scale, (exponential - weight).abs(), inv_z)
+    error = _largest_row(scale, MISFIT_FACTOR * (exponential - weight).abs(), inv_z)
     return error.masked_fill(exponential[:, -1] < SUM_RANGE * exponential[:, 0], math.inf)
 
 
 def _largest_row(scale: Tensor, weight: Tensor, inv_z: Tensor) -> Tensor:
-    """Largest row sum of diag(inv_z) Toeplitz(weight) diag(scale) and of its transpose, weights >= 0; shape (H,)."""
+    """Bound the row sums of diag(inv_z) Toeplitz(weight) diag(scale) and of its transpose; weights >= 0, shape (H,).
+
+    The row sums are computed by FFT in fp64, and the bound of that FFT's own error is added.
+    """
     T = weight.shape[1]
-    weight_F = torch.fft.rfft(weight, 2 * T)
-    rows = inv_z * torch.fft.irfft(weight_F * torch.fft.rfft(scale, 2 * T), 2 * T)[:, :T]
-    columns = scale * torch.fft.irfft(weight_F.conj() * torch.fft.rfft(inv_z, 2 * T), 2 * T)[:, :T]
-    return torch.maximum(rows.amax(1), columns.amax(1))
+    size = fft_size(2 * T)
+    weight_F = torch.fft.rfft(weight, size)
+    rows = inv_z * torch.fft.irfft(weight_F * torch.fft.rfft(scale, size), size)[:, :T]
+    columns = scale * torch.fft.irfft(weight_F.conj_physical() * torch.fft.rfft(inv_z, size), size)[:, :T]
+    in_rows = scale.norm(dim=1) * inv_z.amax(1)
+    in_columns = inv_z.norm(dim=1) * scale.amax(1)
+    rounding = fft_roundings(size) * FP64_ROUNDOFF * weight.norm(dim=1) * torch.maximum(in_rows, in_columns)
+    return torch.maximum(rows.amax(1), columns.amax(1)) + rounding
+
+
+def sum_roundings(T: int) -> int:
+    """Count the fp32 roundings of one term of a sum over T positions in blocks of BLOCK_TERMS, scalings included."""
+    return BLOCK_TERMS + -(-T // BLOCK_TERMS) + 16
+
+
+def fft_roundings(length: int) -> int:
+    """Count the roundings of an FFT convolution for sequences of this length, in units of u |weight|_2 |x|_2.
+
+    Two transforms, and 20 for storing factors and spectra, scaling, twisting, and the product of the spectra.
+    """
+    size, total = fft_size(length), 0
+    for radix, roundings in STAGE_ROUNDINGS.items():
+        while size % radix == 0:
+            size //= radix
+            total += roundings
+    return 2 * total + 20
 
 
 def best_gauge(alpha: Tensor, rho: Tensor, log_z: Tensor, steps: int = 36) -> tuple[Tensor, Tensor]:
-    """Gauge c of each head that minimises the error bound of the fp32 FFT convolution, and that bound.
+    """Find the gauge c (H,) that minimises the error bound of the FFT convolution, and that bound (H,) per rounding.
 
-    The error of an FFT convolution is absolute: roundoff * |weight|_2 * |scale * v|_2. Row i of the output therefore
-    errs by at most |weight| |scale| / Z_i of the largest row of v, row j of the gradient by |weight| |1 / Z| scale_j of
-    the largest row of dy. Both logs are convex in c, and so is their maximum: golden-section search.
+    An FFT convolution errs by u |weight|_2 |scale * v|_2 per rounding, in all rows alike. So row i of the output errs
+    by at most u |weight| |scale| / Z_i of the largest row of v, and row j of the gradient by at most
+    u |weight| |1 / Z| scale_j of the largest row of dy. The logs of both are convex in c, and so is their maximum;
+    golden-section search finds its minimum.
     """
     ramp = torch.arange(alpha.shape[1], dtype=torch.float64, device=alpha.device)
 
@@ -118,7 +182,7 @@ def best_gauge(alpha: Tensor, rho: Tensor, log_z: Tensor, steps: int = 36) -> tu
     for _ in range(steps):
         go_left = at_left < at_right
         low, high = torch.where(go_left, low, left), torch.where(go_left, right, high)
-        # of the two inner points one is known already
+        # one of the two inner points of the new interval was evaluated before
         kept, at_kept = torch.where(go_left, left, right), torch.where(go_left, at_left, at_right)
         fresh = torch.where(go_left, high - GOLDEN * (high - low), low + GOLDEN * (high - low))
         at_fresh = bound(fresh)

@@ -10,4 +10,6 @@ import saf_titan.ops.static_mix.op  # noqa: F401  (the modules register their op
 
 _OPS = torch.ops.saf_titan
 SAVED_OPS = frozenset({_OPS.static_mix.default, _OPS.dense_mix.default, _OPS.mixed_attention.default})
-"""Add these to the save list beside torch's attention operators: mixing then runs once a step forward."""
+"""Add these to the save list of selective checkpointing, beside torch's attention operators.
+
+Recomputing them would cost about as much as recomputing attention."""

@@ -1,8 +1,8 @@
-"""Causal convolution by FFT at its own length: a cyclic and a negacyclic convolution, whose mean has nothing wrapped.
+"""Causal convolution by FFTs that are no longer than the sequence: the mean of a cyclic and a negacyclic convolution.
 
-A cyclic convolution of length N adds what runs over the end to the front, a negacyclic one subtracts it there. A factor
-exp(-i pi n / N) turns one into the other. Neither needs room for the overhang, so that the transforms are half as long
-as those of a padded convolution, and so are the buffers.
+Terms that run over the end of a convolution of length N wrap around to its front. A cyclic convolution adds them there
+and a negacyclic one subtracts them, so they cancel in the mean. Multiplying the inputs by exp(-i pi n / N), and the
+result by its inverse, turns one into the other. Transforms and buffers are half as long as for a padded convolution.
 Shapes: H static heads, T time, N samples of a transform; 2 cyclic and negacyclic.
 """
 
@@ -16,24 +16,24 @@ from torch import Tensor
 
 
 def half_spectra(weight_HT: Tensor) -> Tensor:
-    """Spectra of weights for both convolutions, halved so that their sum is the mean; complex, shape (H, 2, N)."""
+    """Return half the spectra (H, 2, N) of the weights for both convolutions, so that results add up to the mean."""
     T = weight_HT.shape[1]
     N = fft_size(T)
     twisted_HT = weight_HT * twist(N, weight_HT.dtype)[:T].to(weight_HT.device)
     return torch.stack([torch.fft.fft(0.5 * weight_HT, N), torch.fft.fft(0.5 * twisted_HT, N)], dim=1)
 
 
-# one length at a time is in use; a sequence of packed documents has many
+# packed documents have many lengths, everything else one
 @functools.lru_cache(maxsize=64)
 def twist(N: int, dtype: torch.dtype) -> Tensor:
-    """exp(-i pi n / N) for n < N, complex with the precision of a real dtype."""
+    """Return exp(-i pi n / N) for n < N, as the complex counterpart of a real dtype."""
     angle_N = torch.arange(N, dtype=torch.float64) * (-math.pi / N)
     return torch.polar(torch.ones_like(angle_N), angle_N).to(dtype.to_complex())
 
 
 @functools.cache
 def fft_size(length: int) -> int:
-    """Smallest even size of at least `length` whose only prime factors are 2, 3 and 5."""
+    """Return the smallest even size of at least `length` whose only prime factors are 2, 3 and 5."""
     best = max(2, 1 << (length - 1).bit_length())
     five = 1
     while five < best:

@@ -1,7 +1,8 @@
 """Static heads with a dense pattern: y = P v with a T x T matrix for each head.
 
-For controls whose pattern no two vectors describe. O(T^2) memory and work a head; the upper triangle is neither read
-nor multiplied. The matrices are float32, and sums are float32 at least, whatever the dtype of the values.
+For control experiments with patterns that alpha and rho cannot describe. O(T^2) memory and work for each head; the
+upper triangle is neither read nor multiplied. The matrices are float32, and sums are float32 at least, whatever the
+dtype of the values.
 
 Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim, X batch times head dim.
 """
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from saf_titan.ops.mixed_attention.autocast import cast_as_autocast
 from saf_titan.ops.mixed_attention.heads import HeadNumbers, make_heads
 from saf_titan.ops.mixed_attention.split import attention_beside
 from saf_titan.ops.operators import define_gradient, define_operator
@@ -55,6 +57,7 @@ def dense_attention(
     scale: float | None = None,
 ) -> Tensor:
     """`mixed_attention` with dense patterns: the same arguments and result, (B, T, H, D) in natural head order."""
+    q_BTUD, k_BTKD, v_BTKD = cast_as_autocast(q_BTUD, k_BTKD, v_BTKD)
     heads = make_heads(live_heads, static_heads, v_BTKD.device)
     scale = v_BTKD.shape[-1] ** -0.5 if scale is None else scale
     return attention_beside(lambda v_BTSD: dense_mix(v_BTSD, p_STT), q_BTUD, k_BTKD, v_BTKD, heads, scale)

@@ -1,8 +1,8 @@
-"""Weights of far lags as sums of exponentials: what makes mixing linear in the length for smooth patterns.
+"""Approximate the weights of far lags by sums of exponentials, so that smooth patterns are mixed in O(T).
 
-weight[d] = sum_r far[0, r] far[1, r] ** (d - BAND - 1) for lags d > BAND, nearer lags exactly. The decays far[1] are a
-grid of time constants and what the gauge makes of a constant; the coefficients far[0] are fitted per head, and the
-certificate says what the fit costs in any row.
+weight[d] = sum_r far[0, r] far[1, r] ** (d - BAND - 1) for lags d > BAND; nearer lags stay exact. The decays far[1] are
+a grid of time constants, and last exp(c), which is a constant weight in the gauge c. The coefficients far[0] are fitted
+per head. `certificate.far_error` bounds the error of the fit in every row.
 Shapes: H static heads, T lags (T_fit), R exponentials; 2 coefficients and decays.
 """
 
@@ -13,19 +13,19 @@ import math
 import torch
 from torch import Tensor
 
-# lags up to BAND are exact, and so are those up to 2 BAND that lie in the chunk before
+# Lags up to BAND are exact, and so are lags up to 2 BAND that fall into the chunk before.
 BAND = 64
 NUM_EXPONENTIALS = 17
-# the fit sees each near lag and a logarithmic sample of the far ones
+# The fit takes DENSE_LAGS neighbouring lags and a logarithmic sample of the far ones.
 DENSE_LAGS = 256
 SAMPLED_LAGS = 2000
 
 
 def fit_exponentials(weight_HT: Tensor, gauge_H: Tensor) -> Tensor:
-    """Coefficients and decays far_H2R, fp64: least squares in the relative error, every octave of lags with equal say.
+    """Fit coefficients and decays far_H2R, fp64, to relative errors by least squares; all octaves weigh the same.
 
-    gauge_H: c of weights exp(rho_d + c d). A pattern that ends in a floor has the floor exp(c d) here, which is taken
-    out before the fit, so that nothing of it is left to rounding.
+    gauge_H: c of weights exp(rho_d + c d). A constant floor of the pattern is a multiple of exp(c d) in this gauge.
+        It is subtracted before the fit and added to the last coefficient afterwards, which keeps it exact.
     """
     T = weight_HT.shape[1]
     decay_HR = _decays(T, gauge_H)
@@ -38,7 +38,7 @@ def fit_exponentials(weight_HT: Tensor, gauge_H: Tensor) -> Tensor:
     floor_H1 = (target_HL / floor_HL.clamp(min=torch.finfo(torch.float64).tiny)).amin(1, keepdim=True)
     importance_HL = 1 / ((target_HL + 1e-6 * weight_HT.amax(1, keepdim=True)) * lags.double().sqrt())
     system_HLR = importance_HL[:, :, None] * basis_HLR
-    # columns of one size, and a little damping: neighbouring exponentials are nearly parallel
+    # Neighbouring exponentials are nearly parallel: scale the columns to one size and damp the solution a little.
     size_HR = system_HLR.norm(dim=1)
     system_HLR = system_HLR / size_HR[:, None]
     damping_RR = 1e-11 * torch.eye(NUM_EXPONENTIALS, dtype=torch.float64, device=lags.device)
@@ -50,7 +50,7 @@ def fit_exponentials(weight_HT: Tensor, gauge_H: Tensor) -> Tensor:
 
 
 def far_weights(far_H2R: Tensor, T: int) -> Tensor:
-    """The sums of exponentials at all lags, zero up to BAND; fp64, shape (H, T)."""
+    """Return the sums of exponentials at all lags, zero up to BAND: fp64, shape (H, T)."""
     coefficient_HR, decay_HR = far_H2R.unbind(1)
     lag = torch.arange(T, dtype=torch.float64, device=far_H2R.device)
     powers_HRT = decay_HR[:, :, None] ** (lag - BAND - 1).clamp(min=0)
@@ -59,14 +59,14 @@ def far_weights(far_H2R: Tensor, T: int) -> Tensor:
 
 
 def last_exponential(far_H2R: Tensor, T: int) -> Tensor:
-    """What the constant of the gauge alone gives at all lags, those up to BAND too; fp64, shape (H, T)."""
+    """Return the last exponential alone at all lags, also those up to BAND: fp64, shape (H, T)."""
     coefficient_H, decay_H = far_H2R[:, :, -1:].unbind(1)
     lag = torch.arange(T, dtype=torch.float64, device=far_H2R.device)
     return coefficient_H * decay_H ** (lag - BAND - 1)
 
 
 def _decays(T_fit: int, gauge_H: Tensor) -> Tensor:
-    """Time constants from BAND / 8 to 8 T_fit in equal ratios, a constant, and the constant of the gauge; (H, R)."""
+    """Return decays (H, R): time constants from BAND / 8 to 8 T_fit in equal ratios, 1, and exp(gauge)."""
     constants = torch.logspace(
         math.log10(BAND / 8), math.log10(8 * T_fit), NUM_EXPONENTIALS - 2, dtype=torch.float64, device=gauge_H.device
     )

@@ -1,7 +1,7 @@
 """Registration of torch operators whose differentiable calls cost little.
 
-`torch.library.custom_op` reads the schema of an operator anew in every differentiable call, in time quadratic in the
-number of arguments: with the nine tensors of a pattern, a tenth of the time of mixing one head of 1024 positions.
+`torch.library.custom_op` reads the schema of an operator again in every differentiable call, in time quadratic in the
+number of arguments. For the ten tensors of a pattern that is a tenth of the time of mixing one head of 1024 positions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def define_operator(name: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> None:
@@ -19,13 +20,26 @@ def define_operator(name: str, kernel: Callable[..., Any], fake: Callable[..., A
     name: "namespace::name". fake: outputs of the right shape for tensors without data.
     """
     schema = torch.library.infer_schema(kernel, mutates_args=())
+
+    def in_own_dtypes(*inputs: Any) -> Any:
+        # autocast reaches into kernels written in Python, and would round their matrix products to 16 bits
+        device = next(x.device.type for x in inputs if isinstance(x, Tensor))
+        if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+            return kernel(*inputs)
+        with torch.autocast(device, enabled=False):
+            return kernel(*inputs)
+
     torch.library.define(name, schema, tags=(torch.Tag.pt2_compliant_tag,))
-    torch.library.impl(name, "CompositeExplicitAutograd", kernel)
+    torch.library.impl(name, "CompositeExplicitAutograd", in_own_dtypes)
     torch.library.register_fake(name, fake)
 
 
 def define_gradient(name: str, setup_context: Callable[..., None], backward: Callable[..., Any]) -> None:
-    """Make a defined operator differentiable; the functions are those of `torch.library.register_autograd`."""
+    """Make a defined operator differentiable in reverse mode, once or more if `backward` is made of such operators.
+
+    The functions are those of `torch.library.register_autograd`. A call with forward-mode tangents raises
+    NotImplementedError.
+    """
     namespace, _, short_name = name.partition("::")
     operator = getattr(getattr(torch.ops, namespace), short_name).default
 
@@ -42,6 +56,7 @@ def define_gradient(name: str, setup_context: Callable[..., None], backward: Cal
             return backward(ctx, *gradients)
 
     def differentiable(*inputs: Any) -> Any:
+        _refuse_tangents(name, inputs)
         if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
             return Differentiable.apply(*inputs)
         with torch._C._AutoDispatchBelowAutograd():
@@ -49,3 +64,27 @@ def define_gradient(name: str, setup_context: Callable[..., None], backward: Cal
 
     Differentiable.__name__ = Differentiable.__qualname__ = f"Differentiable_{namespace}_{short_name}"
     torch.library.impl(name, "Autograd", differentiable)
+
+
+def define_no_gradient(name: str, remedy: str) -> None:
+    """Make the derivative of a defined operator an error: NotImplementedError with the remedy, raised in `backward`."""
+
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise NotImplementedError(f"{name} has no derivative; {remedy}")
+
+    define_gradient(name, setup_context, backward)
+
+
+def _refuse_tangents(name: str, inputs: tuple[Any, ...]) -> None:
+    # outside of forward mode there is no level, and nothing to look at
+    if forward_ad._current_level < 0:
+        return
+    for x in inputs:
+        if isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None:
+            raise NotImplementedError(
+                f"{name} has no forward-mode derivatives; use reverse mode (torch.autograd.grad, vjp), or the naive "
+                "functions of saf_titan.ops, which have both"
+            )

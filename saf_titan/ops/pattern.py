@@ -4,12 +4,13 @@ A static head attends by P[i, j] = exp(alpha[j] + rho[i - j]) / Z_i for j <= i. 
 scale = exp(alpha) and inv_z = 1 / Z this is diag(inv_z) Toeplitz(weight) diag(scale): a causal convolution between two
 diagonal scalings.
 
-Two freedoms are used to make that safe in fp32:
-- the linear gauge alpha_j + c j, rho_d + c d changes Z_i by exp(c i) and P not at all; c is chosen where the error
-  bound of the convolution is smallest;
-- the M heaviest columns (attention sinks) leave the convolution and are applied exactly, as one dense block of T x M.
+Two steps keep the error of the convolution small in fp32:
+- The linear gauge alpha_j + c j, rho_d + c d multiplies Z_i by exp(c i) and leaves P as it is. c is chosen to minimise
+  the error bound of the convolution.
+- The M heaviest columns (attention sinks) are left out of the convolution and applied as one dense T x M block.
 
-Shapes: H static heads, T lags or positions (T_fit), M heavy columns, R exponentials, P fast paths.
+Shapes: H static heads, T lags or positions (T_fit), M heavy columns, R exponentials, P fast paths, N samples of
+a transform.
 """
 
 from __future__ import annotations
@@ -20,22 +21,31 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from saf_titan.ops.certificate import HEAVY_COUNTS, best_gauge, certify, far_error, find_reach, sum_error
-from saf_titan.ops.convolution import half_spectra
+from saf_titan.ops.certificate import (
+    FP32_ROUNDOFF,
+    FP64_ROUNDOFF,
+    HEAVY_COUNTS,
+    best_gauge,
+    certify,
+    far_error,
+    fft_roundings,
+    find_reach,
+    sum_error,
+    sum_roundings,
+)
+from saf_titan.ops.convolution import fft_size, half_spectra
 from saf_titan.ops.exponentials import fit_exponentials
 
-# the fast paths that have a certificate: FFT in fp32, FFT in fp64, dense products, band and exponentials, running sums
-# (all three in fp32)
+# The fast paths, each with a proven error bound: FFT in fp32, FFT in fp64, and in fp32 dense products, band and
+# exponentials, and running sums.
 PATHS = ("fft", "fft64", "gemm", "band", "sum")
-# the floor of the measured error of an fp32 convolution
-FFT_FLOOR = 3e-7
-# what fp64 gains over fp32 in the part of the error that an FFT adds
-FP64_GAIN = 2.0**-29
+# roundings of a term in the paths that add in fp64: the three fp32 factors, two scalings, the output
+FEW_ROUNDINGS = 8
 FP32_TINY = torch.finfo(torch.float32).tiny
 
 
 class HeadFactors(NamedTuple):
-    """What one head needs to mix sequences of one length T: factors cut to T, in the dtype to compute in."""
+    """Factors of one head for sequences of length T, in the dtype to compute in."""
 
     scale_T: Tensor
     weight_T: Tensor
@@ -51,8 +61,9 @@ class StaticPattern(NamedTuple):
     spectra_H2N: complex64 spectra of the weights for sequences of T_fit, see `convolution.py`.
     heavy_HM: int64 columns kept out of the FFT, ascending; unused entries are T_fit.
     far_H2R: fp64 coefficients and decays of the far weights as sums of exponentials, see `exponentials.py`.
-    reach_H: int64 number of lags that low precision needs: those from there on carry less than REACH_ERROR of any row.
-    error_HP: certified error of each fast path of `PATHS`, as a fraction of the largest input row.
+    reach_H: int64 number of lags that 16-bit kernels read; farther lags carry at most REACH_ERROR of any row.
+    error_HP: fp32 proven error bound of each path of `PATHS` at length T_fit, defined in `certificate.py`: a fraction
+        of the largest input row, times the mass of the output row where that is above 1.
     """
 
     alpha_HT: Tensor
@@ -76,7 +87,7 @@ class StaticPattern(NamedTuple):
         return self.alpha_HT.shape[1]
 
     def check_length(self, T: int) -> None:
-        """ValueError for a sequence longer than the pattern."""
+        """Raise ValueError for a sequence longer than the pattern."""
         if self.T_fit < T:
             raise ValueError(
                 f"sequence length T={T} exceeds T_fit={self.T_fit}, the length the static pattern was fitted for; "
@@ -84,25 +95,39 @@ class StaticPattern(NamedTuple):
             )
 
     def head(self, h: int, T: int, dtype: torch.dtype) -> HeadFactors:
-        """Factors of one head at length T."""
+        """Return the factors of head h, cut to length T, as `dtype`."""
         scale_T, weight_T, inv_z_T = (f_HT[h, :T].to(dtype) for f_HT in (self.scale_HT, self.weight_HT, self.inv_z_HT))
         return HeadFactors(scale_T, weight_T, inv_z_T, self.heavy_HM[h])
 
     def spectra(self, h: int, T: int, dtype: torch.dtype) -> Tensor:
-        """Spectra of the weights of one head for sequences of T, complex; shape (2, N)."""
+        """Return the spectra of the weights of head h for sequences of length T: complex, shape (2, N)."""
         if self.T_fit == T and dtype == torch.float32:
             return self.spectra_H2N[h]
-        return half_spectra(self.weight_HT[h : h + 1, :T].to(dtype))[0]
+        # in fp64 like those of T_fit: the error bound counts no roundings of this transform
+        return half_spectra(self.weight_HT[h : h + 1, :T].double())[0].to(dtype.to_complex())
+
+    def check_dtypes(self) -> None:
+        """Raise ValueError if a tensor has another dtype than `prepare_pattern` gave it: no bound would hold."""
+        for name, tensor, dtype in zip(self._fields, self, DTYPES, strict=True):
+            if tensor.dtype != dtype:
+                raise ValueError(
+                    f"{name} of the pattern is {tensor.dtype}, but must stay {dtype} as prepare_pattern made it; "
+                    "keep the pattern's tensors out of module.half(), module.to(dtype) and the like"
+                )
 
     def to(self, device: torch.device | str) -> StaticPattern:
         return StaticPattern(*(tensor.to(device) for tensor in self))
 
 
-def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
-    """Fix the gauge, normalise in fp64 and certify the fast paths of the patterns softmax_j(alpha[j] + rho[i - j]).
+# of the fields of a StaticPattern, in order
+DTYPES = (*[torch.float32] * 5, torch.complex64, torch.int64, torch.float64, torch.int64, torch.float32)
 
-    alpha_HT, rho_HT: floating, same shape (H, T_fit); -inf switches a column or a lag off. O(H T log T) work for all
-    but extreme patterns. Gradients flow from mixing back to alpha and rho where they require grad.
+
+def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
+    """Prepare P[i, j] = softmax_j(alpha[j] + rho[i - j]) in fp64: normalise, fix the gauge, bound the errors.
+
+    alpha_HT, rho_HT: floating, same shape (H, T_fit); -inf switches a column or a lag off. O(H T log T) work, except
+    for extreme patterns. Gradients flow from mixing back to alpha and rho where they require grad.
 
     Raises ValueError on a shape or dtype that does not fit, on NaN or +inf, and where a row has nothing to attend to.
     """
@@ -119,12 +144,15 @@ def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
     alpha_top, rho_top = alpha.amax(1, keepdim=True), rho.amax(1, keepdim=True)
     alpha, rho, log_z = alpha - alpha_top, rho - rho_top, log_z - alpha_top - rho_top
     scale, weight, inv_z = alpha.exp(), rho.exp(), torch.exp(-log_z)
-    # products below the smallest normal number may be lost; row i then misses at most T of them, times 1 / Z_i
-    lost = alpha.shape[1] * FP32_TINY * inv_z.amax(1)
+    # A factor or a product below the smallest normal number may be lost: four for each of the T terms, times 1 / Z.
+    T = alpha.shape[1]
+    lost = 4 * T * FP32_TINY * inv_z.amax(1)
     far_H2R = fit_exponentials(weight, gauge)
     of_exponentials = (bound(scale, weight, inv_z, far_H2R) for bound in (far_error, sum_error))
-    errors = (error, FP64_GAIN * error, 0 * error, *of_exponentials)
-    # the gauge and the shifts are constants: d P / d alpha is the same in every gauge
+    errors = torch.stack((error, FP64_ROUNDOFF / FP32_ROUNDOFF * error, 0 * error, *of_exponentials), dim=1)
+    long, few = sum_roundings(T), FEW_ROUNDINGS
+    roundings_P = torch.tensor([long, few, long, long, few], dtype=torch.float64, device=alpha.device)
+    # Gradients treat the gauge and the shifts as constants, because P does not depend on them.
     offset = gauge[:, None] * ramp
     return StaticPattern(
         alpha_HT=(alpha_HT.double() + (offset - alpha_shift - alpha_top)).float(),
@@ -136,20 +164,21 @@ def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
         heavy_HM=heavy,
         far_H2R=far_H2R,
         reach_H=find_reach(scale, weight, inv_z),
-        error_HP=(FFT_FLOOR + lost[:, None] + torch.stack(errors, dim=1)).float(),
+        error_HP=(FP32_ROUNDOFF * roundings_P + lost[:, None] + errors).float(),
     )
 
 
 def log_normalizer(alpha_HT: Tensor, rho_HT: Tensor) -> Tensor:
-    """log Z_i = log sum_{j<=i} exp(alpha[j] + rho[i - j]) in fp64, relative error of Z below 1e-9; shape (H, T).
+    """Return log Z_i = log sum_{j<=i} exp(alpha[j] + rho[i - j]) in fp64, relative error of Z below 1e-8; shape (H, T).
 
-    One FFT convolution per head where its error bound allows, blocks of rows in the log domain elsewhere.
+    One FFT convolution per head where its error bound allows, else blocks of rows in the log domain.
     """
     alpha, rho = alpha_HT.double(), rho_HT.double()
     T = alpha.shape[1]
     if T <= 1024:
         return _log_normalizer_rows(alpha, rho)
-    # two entries of each row bound log Z from below, which is enough to choose a gauge; sinks are added one by one
+    # Two entries of each row bound log Z from below, which is enough to choose a gauge. Heavy columns are left out of
+    # the FFT and added one by one.
     lower = torch.maximum(alpha + rho[:, :1], alpha[:, :1] + rho)
     ramp = torch.arange(T, dtype=torch.float64, device=alpha.device)
     first_gauge, _ = best_gauge(alpha, rho, lower)
@@ -159,20 +188,21 @@ def log_normalizer(alpha_HT: Tensor, rho_HT: Tensor) -> Tensor:
     light = alpha_c.scatter(1, heavy, -math.inf)
     top = light.amax(1, keepdim=True)
     scale, weight = (light - top).exp(), (rho_c - rho_c.amax(1, keepdim=True)).exp()
-    z = torch.fft.irfft(torch.fft.rfft(scale, 2 * T) * torch.fft.rfft(weight, 2 * T), 2 * T)[:, :T]
+    size = fft_size(2 * T)
+    z = torch.fft.irfft(torch.fft.rfft(scale, size) * torch.fft.rfft(weight, size), size)[:, :T]
     for h, columns in enumerate(heavy.tolist()):
         for column in columns:
             z[h, column:] += (alpha_c[h, column] - top[h]).exp() * weight[h, : T - column]
-    bound = 2.0**-50 * scale.norm(dim=1) * weight.norm(dim=1) / z.amin(1)
+    bound = fft_roundings(size) * FP64_ROUNDOFF * scale.norm(dim=1) * weight.norm(dim=1) / z.amin(1)
     log_z = z.clamp(min=FP32_TINY).log() + top + rho_c.amax(1, keepdim=True) - gauge[:, None] * ramp
-    unsafe = ~((bound > 0) & (bound < 1e-9))
+    unsafe = ~((bound > 0) & (bound < 1e-8))
     if unsafe.any():
         log_z[unsafe] = _log_normalizer_rows(alpha[unsafe], rho[unsafe])
     return log_z
 
 
 def attention_rows(alpha_HT: Tensor, rho_HT: Tensor, start: int, stop: int) -> Tensor:
-    """Rows start..stop of the attention matrices softmax_j(alpha[j] + rho[i - j]); shape (H, stop - start, stop)."""
+    """Return rows start..stop of softmax_j(alpha[j] + rho[i - j]); shape (H, stop - start, stop)."""
     return torch.softmax(_logit_rows(alpha_HT, rho_HT, start, stop), dim=-1)
 
 

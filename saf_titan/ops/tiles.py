@@ -1,6 +1,7 @@
-"""Tile sizes of the Triton kernels, chosen by plain functions of the shapes and of what a device offers.
+"""Choose the tile sizes of the Triton kernels from the shapes and the shared memory of a card.
 
-Nothing here touches a device: a test can ask for the choice of any card. B batch, T time, H heads, D head dim.
+Nothing here but `shared_memory_limit` touches a device, so tests can ask for the choice of any card.
+B batch, T time, H heads, D head dim.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import torch
 
 # zeros in front of the weights in a strip: at least the rows of the largest tile
 STRIP_PAD = 256
-# shifted copies in a strip, so that every row of a tile starts on 16 bytes at 16 bits an element
+# Number of shifted copies of the weights in a strip. With 8, every row of a tile starts at a multiple of 16 bytes when
+# elements have 16 bits. Kernels get the number as COPIES.
 STRIP_COPIES = 8
 # a multiple of every tile height and depth
 TIME_MULTIPLE = 256
@@ -49,7 +51,7 @@ FORWARD_TILES = (
     Tiles(64, 64, 64, 4, 2),
     Tiles(64, 32, 32, 4, 2),
 )
-# of dK and dV, whose programs own columns, and of dQ, whose programs own rows
+# KEY_TILES: for dK and dV, whose programs own columns. QUERY_TILES: for dQ, whose programs own rows.
 KEY_TILES = (
     Tiles(64, 128, 64, 8, 2),
     Tiles(64, 64, 64, 8, 2),
@@ -60,11 +62,11 @@ QUERY_TILES = (
     Tiles(64, 64, 64, 4, 2),
     Tiles(64, 32, 32, 4, 2),
 )
-# fp16: a product of static heads is three TF32 products of operands that are split in registers, best in thin slices.
+# fp16: a product of static heads is three TF32 products of operands that are split in registers; thin slices are best.
 FORWARD_TILES_FP16 = {"most": Tiles(128, 32, 32, 8, 2), "wide": Tiles(64, 32, 32, 4, 2)}
 KEY_TILES_FP16 = {"most": Tiles(32, 128, 32, 8, 2), "wide": Tiles(32, 64, 32, 4, 2), "group": Tiles(16, 128, 16, 8, 2)}
-# fp32: exact products have no matrix instructions, and a thread unrolls its share of a tile. The Toeplitz product has
-# the same ones for fp16.
+# fp32: there are no matrix instructions for exact products, and a thread unrolls its share of a tile. The Toeplitz
+# product uses these tiles for fp16 too.
 TOEPLITZ_TILES_FP32 = (
     Tiles(128, 128, 16, 8, 2),
     Tiles(128, 64, 16, 8, 2),
@@ -79,7 +81,7 @@ def toeplitz_tiles(num_columns: int, dtype: torch.dtype, shared_limit: int) -> T
     element_bytes = static_dtype(dtype).itemsize
     candidates = TOEPLITZ_TILES if element_bytes == 2 else TOEPLITZ_TILES_FP32
     fitting = [tiles for tiles in candidates if tiles.shared_bytes(element_bytes) <= shared_limit]
-    # wide tiles read each weight once for many sequences, but a tile wider than the columns wastes what it saves
+    # Wide tiles reuse each weight for many sequences, but columns beyond the data are wasted work.
     narrow = [tiles for tiles in fitting if tiles.columns <= max(64, num_columns)]
     return (narrow or fitting or [candidates[-1]])[0]
 

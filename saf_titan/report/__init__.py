@@ -1,5 +1,4 @@
-"""One self-contained HTML page about a run: `python -m saf_titan.report RUN_FOLDER`."""
+"""One self-contained HTML page about a run: `python -m saf_titan.report RUN_FOLDER`, or `write.write_report`.
 
-from saf_titan.report.write import write_report
-
-__all__ = ["write_report"]
+Nothing is imported here: the trainer imports `rows`, and must not load matplotlib for that.
+"""

@@ -1,4 +1,4 @@
-"""One freeze of a run: its row in the log, its plan, and the statistics it was decided on."""
+"""One freeze of a run: its row in the log, its plan, and the statistics from which the heads were chosen."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,20 +7,21 @@ import torch
 from torch import Tensor
 
 from saf_titan.ops.attention_stats.stats import pooling_matrix
-from saf_titan.report.run_log import Freeze, RunLog
+from saf_titan.report.rows import FreezeRow
+from saf_titan.report.run_log import RunLog
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.plan.plan import StaticHead, StaticPlan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FreezeEvent:
-    """A freeze with what could be read of it."""
+    """A freeze with its plan and statistics, as far as they could be read."""
 
-    freeze: Freeze
+    freeze: FreezeRow
     plan: StaticPlan | None
     calibration: Calibration | None
     problem: str
-    """Why plan or statistics are missing; empty if they are not."""
+    """Why the plan or the statistics are missing; empty if both are there."""
 
     @property
     def step(self) -> int:
@@ -29,14 +30,20 @@ class FreezeEvent:
 
     @property
     def new_heads(self) -> tuple[StaticHead, ...]:
-        """Heads this freeze made static, in the order they were chosen."""
+        """Heads that this freeze made static, in the order in which they were chosen."""
         heads = self.plan.heads if self.plan else ()
         return tuple(sorted((head for head in heads if head.step == self.step), key=lambda head: head.rank))
 
-    def scores(self) -> tuple[str, Tensor] | None:
-        """Name and values (L, H) of the score to show, NaN for a head that was static before; None without statistics.
+    @property
+    def num_model_heads(self) -> int | None:
+        """Number of query heads of the whole model; None without statistics."""
+        return self.calibration.variance_LH.numel() if self.calibration else None
 
-        It is the score the heads were ranked by, or the variance where they were ranked by none (random, a list).
+    def scores(self) -> tuple[str, Tensor] | None:
+        """Return the name and the values (L, H) of the score to show; None without plan or statistics.
+
+        The score is the one by which the heads were ranked, or the variance if they were not ranked by a score (random
+        selectors, a list). Heads that were static before the freeze have NaN.
         """
         if self.plan is None or self.calibration is None:
             return None
@@ -46,11 +53,11 @@ class FreezeEvent:
 
 
 def read_events(log: RunLog) -> list[FreezeEvent]:
-    """All freezes of a run. A damaged or missing file becomes the event's `problem`."""
+    """Read all freezes of a run. A damaged or missing file becomes the event's `problem`."""
     return [_read_event(log.folder, freeze) for freeze in log.freezes]
 
 
-def _read_event(run_folder: Path, freeze: Freeze) -> FreezeEvent:
+def _read_event(run_folder: Path, freeze: FreezeRow) -> FreezeEvent:
     folder = run_folder / freeze.folder
     plan, calibration, problems = None, None, []
     try:
@@ -61,13 +68,23 @@ def _read_event(run_folder: Path, freeze: Freeze) -> FreezeEvent:
         calibration = Calibration.load(folder / "stats.safetensors")
     except (OSError, ValueError) as error:
         problems.append(f"The statistics cannot be read: {error}.")
+    if plan is not None and calibration is not None and not _belong_together(plan, calibration):
+        problems.append(f"The statistics in {folder} are of another model or sequence length than the plan there.")
+        calibration = None
     return FreezeEvent(freeze=freeze, plan=plan, calibration=calibration, problem=" ".join(problems))
 
 
-def pooled_pattern(head: StaticHead, num_blocks: int) -> Tensor:
-    """The pattern of a static head, pooled like `AttentionStats.mean_map_HPP`: (P, P), every row sums to 1.
+def _belong_together(plan: StaticPlan, calibration: Calibration) -> bool:
+    """Whether every head of the plan is in the statistics, at the same sequence length."""
+    num_layers, num_heads = calibration.variance_LH.shape
+    slots = [(h.layer, h.head) for h in plan.heads] + [(h.layer, h.head) for h in plan.skipped]
+    return plan.T_fit == calibration.seq_len and all(layer < num_layers and head < num_heads for layer, head in slots)
 
-    Exact, in O(T^2 / P) memory: T / P rows at a time.
+
+def pooled_pattern(head: StaticHead, num_blocks: int) -> Tensor:
+    """Pool the pattern of a static head like `AttentionStats.mean_map_HPP`: (P, P), every row sums to 1.
+
+    The result is exact. T / P rows of the pattern are computed at a time, which takes O(T^2 / P) memory.
     """
     T = len(head.pattern.vectors[0])
     pool_TP = pooling_matrix(T, num_blocks, dtype=torch.float64, device=torch.device("cpu"))

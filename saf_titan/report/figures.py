@@ -1,30 +1,42 @@
-"""The pictures of a report, as SVG that takes the page's text colour, so that it suits light, dark and paper.
+"""The figures of a report, as SVG in the page's text colour, so that they suit light and dark screens and paper.
 
-Legend: L layers, H query heads, P blocks of the pooled pictures.
+Every figure is at most `_WIDTH` inches wide. On a phone of 390 pixels it is then scaled to three quarters at least, and
+its labels stay readable. Wider figures are made of several that the page sets side by side.
+
+To add a figure, write a function here that returns SVG, and call it in `sections.py`.
+
+Legend: L layers, H query heads, P blocks of the pooled attention maps.
 """
 
 import io
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from saf_titan.report.event import FreezeEvent, pooled_pattern
+from saf_titan.report.format import short
+from saf_titan.report.rows import perplexity
 from saf_titan.report.run_log import RunLog
 from saf_titan.saf.plan.plan import SkippedHead, StaticHead
 
 _INK = "#010203"
-"""Stands for the page's text colour until the SVG is written."""
+"""Placeholder for the page's text colour, replaced when the SVG is written."""
+_WIDTH = 4.9
+"""Inches; at 96 pixels an inch, two such figures fit side by side on the page."""
+_FONT_POINTS = 10.5
 _BLUE, _ORANGE, _GREY = "#3b7dc0", "#d9822b", "#8b93a0"
 _STYLE = {
     "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.titlesize": 9,
+    "font.size": _FONT_POINTS,
+    "axes.titlesize": _FONT_POINTS,
+    "legend.fontsize": _FONT_POINTS,
     "axes.edgecolor": _GREY,
     "axes.labelcolor": _INK,
     "axes.spines.top": False,
@@ -45,26 +57,29 @@ _STYLE = {
 }
 _MAX_POINTS = 4000
 _DIVERGED = 1e6
-"""Losses beyond it, and those that are no numbers, are not drawn."""
-_COLUMNS = 4
+"""Larger losses, and losses that are not finite, are not drawn."""
 
 
 def loss_figure(log: RunLog) -> str:
-    """Loss in training, raw and smoothed, and in validation, with a line at each freeze; the first one enlarged."""
+    """Draw the loss of the whole run: training, raw and smoothed, and validation, with a line at each freeze."""
+    return _loss_between(log, 0, log.last_step, legend=True)
+
+
+def loss_near_freeze_figure(log: RunLog) -> str | None:
+    """Draw the loss around the first freeze, over a quarter of the run; None without a freeze."""
+    if not log.freezes:
+        return None
+    step, span = log.freezes[0].step, max(2, round(0.12 * log.last_step))
+    return _loss_between(log, max(0, step - span), min(log.last_step, step + span), legend=False)
+
+
+def _loss_between(log: RunLog, first: int, last: int, *, legend: bool) -> str:
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(9.8, 3.3), layout="constrained")
-        steps = [freeze.step for freeze in log.freezes]
-        if steps:
-            whole, near = figure.subplots(1, 2, width_ratios=(2, 1))
-            _draw_loss(whole, log, 0, log.last_step)
-            span = max(2, round(0.12 * log.last_step))
-            _draw_loss(near, log, max(0, steps[0] - span), min(log.last_step, steps[0] + span))
-            near.set_title("around the freeze", loc="left")
-            near.set_ylabel("")
-        else:
-            whole = figure.subplots()
-            _draw_loss(whole, log, 0, log.last_step)
-        whole.legend(loc="upper right")
+        figure = Figure(figsize=(_WIDTH, 3.3), layout="constrained")
+        axes = figure.subplots()
+        _draw_loss(axes, log, first, last)
+        if legend:
+            axes.legend(loc="upper right")
         return _to_svg(figure)
 
 
@@ -76,7 +91,7 @@ def _draw_loss(axes: Axes, log: RunLog, first: int, last: int) -> None:
     inside = np.flatnonzero((steps >= first) & (steps <= last))
     inside = inside[:: max(1, len(inside) // _MAX_POINTS)]
     points = [point for point in log.validations if first <= point.step <= last and abs(point.loss) < _DIVERGED]
-    axes.plot(steps[inside], losses[inside], color=_BLUE, alpha=0.45, linewidth=0.8)
+    axes.plot(steps[inside], losses[inside], color=_BLUE, alpha=0.6, linewidth=0.8)
     axes.plot(steps[inside], smooth[inside], color=_BLUE, linewidth=1.6, label="training")
     axes.plot(
         [point.step for point in points],
@@ -92,13 +107,19 @@ def _draw_loss(axes: Axes, log: RunLog, first: int, last: int) -> None:
         axes.axvline(freeze.step, color=_GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=0, label=label)
     axes.set_xlabel("step")
     axes.set_ylabel("loss (nats per token)")
+    axes.yaxis.set_major_locator(MaxNLocator(8, steps=(1, 2, 5, 10)))
+    # the same ticks again on the right, named by their perplexity
+    right = axes.secondary_yaxis("right")
+    right.set_ylabel("perplexity")
+    right.yaxis.set_major_locator(MaxNLocator(8, steps=(1, 2, 5, 10)))
+    right.yaxis.set_major_formatter(lambda loss, _: short(perplexity(loss)))
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     if last > first:
         axes.set_xlim(first, last + 0.01 * (last - first))
 
 
 def _running_mean(values: np.ndarray, half_width: int) -> np.ndarray:
-    """Mean over up to half_width neighbours on either side."""
+    """Return, for each value, the mean over it and up to half_width neighbours on either side."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     index = np.arange(len(values))
     low, high = np.maximum(index - half_width, 0), np.minimum(index + half_width + 1, len(values))
@@ -106,43 +127,55 @@ def _running_mean(values: np.ndarray, half_width: int) -> np.ndarray:
 
 
 def score_figure(event: FreezeEvent) -> str | None:
-    """Layer by head: the score, with the chosen and the skipped heads marked; None without plan and statistics."""
+    """Draw the score of every head, layers by heads, and mark chosen, skipped and formerly static heads.
+
+    None without plan and statistics.
+    """
     scores = event.scores()
     if event.plan is None or scores is None:
         return None
     name, scores_LH = scores
     values_LH = np.ma.masked_invalid(scores_LH.numpy())
     num_layers, num_heads = values_LH.shape
+    cell = min(0.42, (_WIDTH - 1.6) / num_heads)
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(min(9.8, 2.6 + 0.36 * num_heads), 1.5 + 0.3 * num_layers), layout="constrained")
+        figure = Figure(
+            figsize=(max(3.4, 1.6 + cell * num_heads), 1.4 + max(1.1, cell * num_layers)), layout="constrained"
+        )
         axes = figure.subplots()
         mesh = axes.pcolormesh(values_LH, norm=_log_norm(values_LH), cmap="viridis", edgecolor="white", linewidth=0.6)
-        for layer, head in np.argwhere(np.ma.getmaskarray(values_LH)):
-            axes.text(head + 0.5, layer + 0.5, "static", ha="center", va="center", fontsize=5.5, color=_GREY)
-        skipped = event.plan.skipped
-        axes.scatter(*_centres(event.new_heads), s=30, facecolor="white", edgecolor="black", linewidth=0.8)
-        axes.scatter(*_centres(skipped), s=42, marker="X", facecolor=_ORANGE, edgecolor="black", linewidth=0.5)
-        axes.set_xticks(np.arange(num_heads) + 0.5, [str(head) for head in range(num_heads)])
-        axes.set_yticks(np.arange(num_layers) + 0.5, [str(layer) for layer in range(num_layers)])
+        size = min(30, (30 * cell) ** 2)
+        marks = (
+            ("made static", _slots(event.new_heads), "o", "white", "black"),
+            ("skipped", _slots(event.plan.skipped), "X", _ORANGE, "black"),
+            ("static before", np.argwhere(np.ma.getmaskarray(values_LH)), "s", _GREY, "none"),
+        )
+        for label, slots_N2, marker, color, edge in marks:
+            if len(slots_N2):
+                layers_N, heads_N = slots_N2.T + 0.5
+                axes.scatter(
+                    heads_N, layers_N, s=size, marker=marker, color=color, edgecolor=edge, linewidth=0.7, label=label
+                )
+        for axis, number, room in ((axes.xaxis, num_heads, 17), (axes.yaxis, num_layers, 13)):
+            # a label needs `room` points
+            shown = np.arange(0, number, math.ceil(room / (72 * cell)))
+            axis.set_ticks(shown + 0.5, [str(index) for index in shown])
         axes.tick_params(length=0)
         axes.invert_yaxis()
         axes.set_aspect("equal")
         axes.spines[:].set_visible(False)
         axes.set_xlabel("head")
         axes.set_ylabel("layer")
-        figure.colorbar(mesh, ax=axes, label=name, shrink=min(0.9, 12 / num_layers), aspect=18, pad=0.02)
-        marks = [Line2D([], [], linestyle="none", marker="o", mfc="white", mec="black", mew=0.8, label="made static")]
-        if skipped:
-            marks.append(
-                Line2D([], [], linestyle="none", marker="X", mfc=_ORANGE, mec="black", mew=0.6, label="skipped")
-            )
-        figure.legend(handles=marks, loc="outside upper left", ncols=2, handletextpad=0.2)
+        bar = figure.colorbar(mesh, ax=axes, label=name, shrink=min(0.9, 12 / num_layers), aspect=18, pad=0.02)
+        bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e+"))
+        bar.ax.yaxis.set_minor_formatter(NullFormatter())
+        figure.legend(loc="outside upper left", ncols=3, handletextpad=0.2, columnspacing=1)
         return _to_svg(figure)
 
 
-def _centres(heads: Sequence[StaticHead | SkippedHead]) -> tuple[list[float], list[float]]:
-    """Where heads stand in the layer-by-head picture."""
-    return [head.head + 0.5 for head in heads], [head.layer + 0.5 for head in heads]
+def _slots(heads: Sequence[StaticHead | SkippedHead]) -> np.ndarray:
+    """(layer, head) of each head: integers (N, 2)."""
+    return np.array([(head.layer, head.head) for head in heads]).reshape(-1, 2)
 
 
 def _log_norm(values: np.ma.MaskedArray) -> Normalize:
@@ -152,48 +185,49 @@ def _log_norm(values: np.ma.MaskedArray) -> Normalize:
     return LogNorm(positive.min(), positive.max())
 
 
-def pattern_figure(event: FreezeEvent, num_heads: int) -> str | None:
-    """Mean attention above the pattern that replaces it, for heads spread over the ranking; None if there are none."""
+@dataclass(frozen=True)
+class PatternPair:
+    """The attention map of one head before the freeze and the pattern that replaced it, in one range of colours."""
+
+    head: StaticHead
+    mean_svg: str
+    pattern_svg: str
+
+
+def pattern_figures(event: FreezeEvent, num_heads: int) -> list[PatternPair]:
+    """Draw mean attention and pattern of `num_heads` static heads, spread over the ranking; fewer if there are fewer.
+
+    The maps hold no text. Without plan and statistics the list is empty.
+    """
     heads = event.new_heads
-    if event.plan is None or event.calibration is None or not heads or num_heads == 0:
-        return None
+    if event.calibration is None or not heads or num_heads == 0:
+        return []
     chosen = [heads[i] for i in np.linspace(0, len(heads) - 1, min(num_heads, len(heads))).round().astype(int)]
-    num_bands = -(-len(chosen) // _COLUMNS)
+    pairs = []
+    for head in chosen:
+        mean_PP = event.calibration.mean_map_LHPP[head.layer, head.head].double()
+        fitted_PP = pooled_pattern(head, mean_PP.shape[0])
+        future_PP = np.triu(np.ones(mean_PP.shape, dtype=bool), 1)
+        mean_map, fitted_map = (np.ma.array(map_PP.numpy(), mask=future_PP) for map_PP in (mean_PP, fitted_PP))
+        # the first rows have few keys and much mass on each; without a limit they would darken all other rows
+        brightest = np.quantile(np.concatenate([mean_map.compressed(), fitted_map.compressed()]), 0.98)
+        pairs.append(PatternPair(head, _map_svg(mean_map, brightest), _map_svg(fitted_map, brightest)))
+    return pairs
+
+
+def _map_svg(map_PP: np.ma.MaskedArray, brightest: float) -> str:
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(9.8, 4.7 * num_bands), layout="constrained")
-        bands = figure.subfigures(num_bands, 1, squeeze=False)[:, 0]
-        for number, head in enumerate(chosen):
-            column = number % _COLUMNS
-            if column == 0:
-                grid = bands[number // _COLUMNS].subplots(2, _COLUMNS)
-                grid[0, 0].set_ylabel("mean attention")
-                grid[1, 0].set_ylabel(
-                    "fitted pattern" if event.plan.content == "mean" else f"{event.plan.content} pattern"
-                )
-                for axes in grid.flat:
-                    _clear(axes)
-            mean_PP = event.calibration.mean_map_LHPP[head.layer, head.head].double()
-            fitted_PP = pooled_pattern(head, mean_PP.shape[0])
-            future_PP = np.triu(np.ones(mean_PP.shape, dtype=bool), 1)
-            maps = [np.ma.array(map_PP.numpy(), mask=future_PP) for map_PP in (mean_PP, fitted_PP)]
-            # the first rows have few keys and much mass on each; they would darken all others
-            brightest = np.quantile(np.concatenate([map_PP.compressed() for map_PP in maps]), 0.98)
-            for axes, map_PP in zip(grid[:, column], maps, strict=True):
-                norm = PowerNorm(0.5, vmin=0, vmax=brightest, clip=True)
-                axes.imshow(map_PP, norm=norm, cmap="viridis", interpolation="none")
-            grid[0, column].set_title(f"layer {head.layer}, head {head.head}: KL {head.fit_kl:.3f}", loc="left")
+        figure = Figure(figsize=(2.2, 2.2))
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set_axis_off()
+        norm = PowerNorm(0.5, vmin=0, vmax=brightest, clip=True)
+        axes.imshow(map_PP, norm=norm, cmap="viridis", interpolation="none")
         return _to_svg(figure)
-
-
-def _clear(axes: Axes) -> None:
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.spines[:].set_visible(False)
 
 
 def _to_svg(figure: Figure) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
-    # the page needs the element alone, without XML prologue
+    # HTML wants the element without the XML prologue
     return text[text.index("<svg") :].replace(_INK, "currentColor")

@@ -1,4 +1,4 @@
-"""Small pieces of HTML. Every text that comes from a run is escaped here."""
+"""Small pieces of HTML. All text is escaped here, because paths and names of a run may hold any character."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -21,7 +21,7 @@ _PAGE = """<!doctype html>
 
 
 def page(title: str, body: Iterable[str]) -> str:
-    """A whole document that needs nothing else."""
+    """A whole document; it loads no other file."""
     style = files(__package__).joinpath("report.css").read_text(encoding="utf-8")
     return _PAGE.format(title=escape(title), style=style, body="\n".join(body))
 
@@ -42,26 +42,47 @@ def facts(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def cards(pairs: Sequence[tuple[str, str]]) -> str:
-    """Numbers set large, each with what it is."""
+    """Pairs of (name, number): the numbers in large type, each above its name."""
     items = "".join(
         f'<div class="card"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for name, value in pairs
     )
     return f'<div class="cards">{items}</div>' if pairs else ""
 
 
-def picture(svg: str, caption: str) -> str:
-    """An inline picture; the caption also names it for screen readers."""
+def figure(svg: str, caption: str) -> str:
+    """An inline figure; the caption also names it for screen readers."""
     width = svg.partition('width="')[2].partition('"')[0]
-    labelled = svg.replace("<svg ", f'<svg role="img" aria-label="{escape(caption)}" ', 1)
-    return f'<figure style="--width: {escape(width)}">{labelled}<figcaption>{escape(caption)}</figcaption></figure>'
+    return (
+        f'<figure style="--width: {escape(width)}">{_labelled(svg, caption)}<figcaption>{escape(caption)}</figcaption>'
+        "</figure>"
+    )
+
+
+def side_by_side(figures: Iterable[str]) -> str:
+    """Figures in a row on a wide screen, one below the other on a phone."""
+    return f'<div class="row">{"".join(figures)}</div>'
+
+
+def gallery(groups: Iterable[tuple[str, Sequence[tuple[str, str]]]]) -> str:
+    """Small pictures: groups of (title, pictures) side by side; each picture is (svg, caption), one below the other."""
+    cells = []
+    for title, pictures in groups:
+        parts = (f"{_labelled(svg, f'{title}: {name}')}<span>{escape(name)}</span>" for svg, name in pictures)
+        cells.append(f'<div class="small"><b>{escape(title)}</b>{"".join(parts)}</div>')
+    return f'<div class="gallery">{"".join(cells)}</div>'
+
+
+def _labelled(svg: str, label: str) -> str:
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: Sequence[str] = ()) -> str:
-    """A table whose numbers are right-aligned and whose `text_columns` are left-aligned."""
+    """A table whose numbers are right-aligned and whose `text_columns` are left-aligned; a wide one scrolls."""
     kinds = [' class="text"' if column in text_columns else "" for column in columns]
     head = "".join(f"<th{kind}>{escape(column)}</th>" for column, kind in zip(columns, kinds, strict=True))
     body = "\n".join(
         "<tr>" + "".join(f"<td{kind}>{escape(cell)}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>"
         for row in rows
     )
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    # a box that scrolls takes the focus, so that the keyboard can scroll it too
+    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

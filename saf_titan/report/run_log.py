@@ -1,62 +1,28 @@
-"""What a run left in its folder, read so that a half-written or resumed run still gives a clear picture."""
+"""What a run left in its folder, read so that an unfinished or resumed run still gives a clear picture."""
 
-import json
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from saf_titan.config import ConfigError, RunConfig, load_config
+from saf_titan.report.rows import (
+    METRICS_FILE,
+    FinishRow,
+    FreezeRow,
+    FreezeUndoneRow,
+    ResumeRow,
+    StartRow,
+    TrainRow,
+    UnknownRow,
+    ValidationRow,
+    read_row,
+)
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Session:
-    """The start of a process group that worked on the run."""
-
-    step: int
-    """Optimizer steps done before: 0, or the checkpoint it went on from."""
-    world_size: int | None
-    resumed: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainPoint:
-    """What is logged of training every few steps."""
-
-    step: int
-    loss: float
-    """Nats per token; not finite if the run diverged."""
-    tokens: float | None
-    """Tokens seen so far."""
-    step_seconds: float | None
-    """Mean over the steps since the point before."""
-    world_size: int | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Validation:
-    """One pass over the validation windows."""
-
-    step: int
-    loss: float
-    phase: str
-    """scheduled, before_freeze, after_freeze or final."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Freeze:
-    """Heads became static after `step` optimizer steps."""
-
-    step: int
-    folder: str
-    """Where plan and statistics lie, relative to the run's folder."""
-    seconds: dict[str, float]
-    """What each part of the freeze took."""
-    world_size: int | None
-
+Session = StartRow | ResumeRow
+"""The start of a process group that worked on the run."""
 
 Key = TypeVar("Key")
-Row = TypeVar("Row", TrainPoint, Validation, Freeze)
+RowOfStep = TypeVar("RowOfStep", bound=TrainRow | ValidationRow | FreezeRow | FreezeUndoneRow)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,126 +30,130 @@ class RunLog:
     """The rows of `metrics.jsonl` that belong to the final course of the run, in order of steps."""
 
     folder: Path
-    config: RunConfig | None
+    config: RunConfig | None = None
     """None where config.toml is missing or damaged."""
-    train: list[TrainPoint] = field(default_factory=list)
-    validations: list[Validation] = field(default_factory=list)
-    freezes: list[Freeze] = field(default_factory=list)
+    train: list[TrainRow] = field(default_factory=list)
+    validations: list[ValidationRow] = field(default_factory=list)
+    freezes: list[FreezeRow] = field(default_factory=list)
+    undone: list[FreezeUndoneRow] = field(default_factory=list)
     sessions: list[Session] = field(default_factory=list)
     """In order of time."""
+    finish: FinishRow | None = None
+    """The row of the last step; None if the run has not come so far, or went on after it."""
+    unknown: list[UnknownRow] = field(default_factory=list)
+    """Rows of kinds that this version does not know, in order of time."""
+    damaged: list[str] = field(default_factory=list)
+    """Each damaged line of the file, as "line 12: it is no JSON"."""
 
     @property
     def last_step(self) -> int:
         """The last step that is logged; 0 before the first."""
-        steps = [point.step for point in self.train] + [point.step for point in self.validations]
-        return max(steps, default=0)
+        steps = [row.step for row in self.train] + [row.step for row in self.validations]
+        return max([0, *steps, *([self.finish.step] if self.finish else [])])
+
+    @property
+    def matched_seconds(self) -> float:
+        """The seconds that the run was to train for; 0 if it was to train for a number of steps."""
+        return self.config.saf.matched_seconds if self.config else 0.0
 
     @property
     def finished(self) -> bool:
-        """The run did all its steps: the last one is logged, or its checkpoint is there."""
-        if self.config is None:
+        """Whether the run came to its end: the trainer wrote a `finish` row.
+
+        Runs of older versions have no such row. They are finished if their last step is logged or its checkpoint is
+        there, unless they were to train for a time, because then the number of steps was not known before.
+        """
+        if self.finish is not None:
+            return True
+        if self.config is None or self.matched_seconds:
             return False
         steps = self.config.training.steps
         return self.last_step >= steps or (self.folder / self.config.checkpoint.folder / f"step-{steps}").is_dir()
 
     @property
     def world_size(self) -> int | None:
-        """Ranks of the last session."""
+        """Number of ranks of the last session."""
         return self.sessions[-1].world_size if self.sessions else None
+
+    def world_size_of(self, step: int) -> int | None:
+        """Number of ranks that did a step: those of the last session that began before the step."""
+        return next((session.world_size for session in reversed(self.sessions) if session.step < step), None)
 
 
 def read_run(folder: Path) -> RunLog:
     """Read a run's folder.
 
-    A resumed run goes back to a checkpoint and writes some steps again: what an earlier session logged beyond that
-    step is dropped, and of rows for the same step the later one counts. Lines that are no row of a known kind (the last
-    one, after a kill) are passed over.
+    A resumed run goes back to a checkpoint and writes some steps again. So what an earlier session logged beyond that
+    step is dropped, and of two rows for the same step the later one counts. Damaged lines (the last line, after a kill)
+    are listed in `damaged`.
 
     Raises:
-        ValueError: the folder has no metrics.jsonl.
+        ValueError: the folder does not exist, or its metrics.jsonl is missing or cannot be read.
     """
-    path = folder / "metrics.jsonl"
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror}); a run's folder holds one") from None
+    train: dict[int, TrainRow] = {}
+    validations: dict[tuple[int, str], ValidationRow] = {}
+    freezes: dict[int, FreezeRow | FreezeUndoneRow] = {}
     sessions: list[Session] = []
-    train: dict[int, TrainPoint] = {}
-    validations: dict[tuple[int, str], Validation] = {}
-    freezes: dict[int, Freeze] = {}
-    for line in lines:
-        row = _parse(line, sessions[-1].world_size if sessions else None)
+    finish: FinishRow | None = None
+    unknown: list[UnknownRow] = []
+    damaged: list[str] = []
+    for number, line in enumerate(_lines(folder), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = read_row(line)
+        except ValueError as error:
+            damaged.append(f"line {number}: {error}")
+            continue
         match row:
-            case TrainPoint():
+            case TrainRow():
                 train[row.step] = row
-            case Validation():
+            case ValidationRow():
                 validations[row.step, row.phase] = row
-            case Freeze():
+            case FreezeRow() | FreezeUndoneRow():
                 freezes[row.step] = row
-            case Session():
+            case FinishRow():
+                finish = row
+            case StartRow() | ResumeRow():
                 sessions.append(row)
                 train = _up_to(row.step, train)
                 validations = _up_to(row.step, validations)
                 freezes = _up_to(row.step, freezes)
+                finish = None
+            case UnknownRow():
+                unknown.append(row)
+    in_order = sorted(freezes.values(), key=lambda row: row.step)
     return RunLog(
         folder=folder,
         config=_read_config(folder),
-        train=sorted(train.values(), key=lambda point: point.step),
-        # of equal steps the order of writing stays: before a freeze comes before after it
-        validations=sorted(validations.values(), key=lambda point: point.step),
-        freezes=sorted(freezes.values(), key=lambda freeze: freeze.step),
+        train=sorted(train.values(), key=lambda row: row.step),
+        # the sort keeps the order of writing within a step: before_freeze comes before after_freeze
+        validations=sorted(validations.values(), key=lambda row: row.step),
+        freezes=[row for row in in_order if isinstance(row, FreezeRow)],
+        undone=[row for row in in_order if isinstance(row, FreezeUndoneRow)],
         sessions=sessions,
+        finish=finish,
+        unknown=unknown,
+        damaged=damaged,
     )
 
 
-def _up_to(step: int, rows: dict[Key, Row]) -> dict[Key, Row]:
+def _lines(folder: Path) -> list[str]:
+    """The lines of a run's metrics.jsonl; bytes that are no UTF-8 are replaced, which damages their line only."""
+    path = folder / METRICS_FILE
+    remedy = "give the dump_folder of a training run"
+    try:
+        if not folder.is_dir():
+            raise ValueError(f"{folder}: {'it is no folder' if folder.exists() else 'no such folder'}; {remedy}")
+        return path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file, so {folder} is not the folder of a run; {remedy}") from None
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror}); make it readable, or {remedy}") from None
+
+
+def _up_to(step: int, rows: dict[Key, RowOfStep]) -> dict[Key, RowOfStep]:
     return {key: row for key, row in rows.items() if row.step <= step}
-
-
-def _parse(line: str, world_size: int | None) -> Session | TrainPoint | Validation | Freeze | None:
-    """A line as a row written by a session of `world_size` ranks, or None if it is no sound row."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(row, dict):
-        return None
-    step, loss = row.get("step"), _number(row.get("loss"))
-    if type(step) is not int or not 0 <= step < 2**53:
-        return None
-    match row.get("kind"):
-        case "start" | "resume" as kind:
-            ranks = row.get("world_size")
-            return Session(step=step, world_size=ranks if type(ranks) is int else None, resumed=kind == "resume")
-        case "train" if loss is not None:
-            tokens, seconds = _finite(row.get("tokens")), _finite(row.get("step_seconds"))
-            return TrainPoint(step=step, loss=loss, tokens=tokens, step_seconds=seconds, world_size=world_size)
-        case "validation" if loss is not None:
-            return Validation(step=step, loss=loss, phase=str(row.get("phase")))
-        case "freeze":
-            parts = row.get("seconds")
-            finite = {name: _finite(value) for name, value in parts.items()} if isinstance(parts, dict) else {}
-            return Freeze(
-                step=step,
-                folder=str(row.get("folder")),
-                seconds={name: value for name, value in finite.items() if value is not None},
-                world_size=world_size,
-            )
-    return None
-
-
-def _number(value: Any) -> float | None:
-    if type(value) not in (int, float):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
-
-
-def _finite(value: Any) -> float | None:
-    number = _number(value)
-    return number if number is not None and math.isfinite(number) else None
 
 
 def _read_config(folder: Path) -> RunConfig | None:

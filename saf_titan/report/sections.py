@@ -1,31 +1,68 @@
-"""The sections of a report, from a run's log and its freezes to HTML."""
+"""The sections of a report: from a run's log and its freezes to HTML."""
 
 from collections.abc import Iterator
 
 from saf_titan.report import markup
 from saf_titan.report.event import FreezeEvent
-from saf_titan.report.figures import loss_figure, pattern_figure, score_figure
+from saf_titan.report.figures import loss_figure, loss_near_freeze_figure, pattern_figures, score_figure
+from saf_titan.report.format import count, loss_text, number_of, perplexity_text, seconds_text, short
+from saf_titan.report.overview import overview
+from saf_titan.report.rows import METRICS_FILE, ResumeRow, perplexity
 from saf_titan.report.run_log import RunLog
-from saf_titan.report.summary import final_validation, step_time, validation_at
+from saf_titan.report.summary import StepTime, final_validation, step_time, validation_at
+
+_MAX_LINES = 5
+"""Damaged lines that are named one by one."""
 
 
 def header(log: RunLog, events: list[FreezeEvent]) -> Iterator[str]:
-    """What was run, how far it came, and the numbers that matter."""
-    total = log.config.training.steps if log.config else None
-    progress = f"step {log.last_step:,}" + (f" of {total:,}" if total else "")
+    """What was run, how far it came, what was frozen and why, and the most important numbers."""
     yield "<header>"
     yield markup.heading(log.folder.resolve().name, 1)
-    yield markup.paragraph(f"{'Finished' if log.finished else 'Unfinished'}: {progress}.", "faint")
-    yield markup.facts(_run_facts(log))
+    yield markup.paragraph(progress(log), "faint")
+    yield '<div class="lead">'
+    for text in overview(log, events):
+        yield markup.paragraph(text)
+    yield "</div>"
+    for text in _warnings(log):
+        yield markup.paragraph(text, "note")
     yield markup.cards(_key_numbers(log, events))
+    yield markup.facts(_run_facts(log))
     yield "</header>"
+
+
+def progress(log: RunLog) -> str:
+    """How far the run came, as one sentence."""
+    state = "Finished" if log.finished else "Unfinished"
+    if log.matched_seconds:
+        used = f", {log.finish.seconds:,.1f} s used" if log.finish and log.finish.seconds > 0 else ""
+        assert log.config is not None
+        return (
+            f"{state}: step {log.last_step:,}. The run was to train for {log.matched_seconds:g} s instead of a number "
+            f"of steps{used}; the learning rate was planned for {log.config.training.steps:,} steps."
+        )
+    total = f" of {log.config.training.steps:,}" if log.config else ""
+    return f"{state}: step {log.last_step:,}{total}."
+
+
+def _warnings(log: RunLog) -> Iterator[str]:
+    """What is wrong or unknown in the folder of the run."""
+    if log.config is None:
+        yield "config.toml is missing or damaged, so the settings of the run are not shown."
+    if log.damaged:
+        named = "; ".join(log.damaged[:_MAX_LINES])
+        more = f"; and {len(log.damaged) - _MAX_LINES} more" if len(log.damaged) > _MAX_LINES else ""
+        lines = number_of(len(log.damaged), "line is", "lines are")
+        yield f"{METRICS_FILE}: {lines} damaged and left out ({named}{more})."
+    if log.unknown:
+        kinds = ", ".join(sorted({repr(row.kind) for row in log.unknown}))
+        rows = number_of(len(log.unknown), "row has", "rows have")
+        yield f"{METRICS_FILE}: {rows} a kind that this version does not know ({kinds}) and cannot show."
 
 
 def _run_facts(log: RunLog) -> Iterator[tuple[str, str]]:
     config = log.config
-    if config is None:
-        yield "configuration", "config.toml is missing or damaged"
-    else:
+    if config is not None:
         shape = config.shape
         yield (
             "model",
@@ -38,12 +75,12 @@ def _run_facts(log: RunLog) -> Iterator[tuple[str, str]]:
             f"{config.optimizer.name}, peak learning rate {config.optimizer.lr:g}, "
             f"{config.lr_scheduler.warmup_steps:,} warmup steps, {config.lr_scheduler.decay_type} decay",
         )
-        if config.scales_qk:
-            yield "QK circuit", f"learning rate x {config.circuits.qk_lr_ratio:g} ({config.circuits.qk_lr_schedule})"
+        for rule in config.circuit_groups:
+            yield f"Circuit {rule.name}", f"learning rate x {rule.factor:g} ({rule.schedule})"
         yield "static heads", _freeze_intent(log)
     if log.world_size is not None:
-        resumed = sum(session.resumed for session in log.sessions)
-        times = f", resumed {resumed} time{'s' if resumed > 1 else ''}" if resumed else ""
+        resumed = sum(isinstance(session, ResumeRow) for session in log.sessions)
+        times = f", resumed {count(resumed, 'time')}" if resumed else ""
         yield "ranks", f"{log.world_size}{times}"
 
 
@@ -63,58 +100,85 @@ def _key_numbers(log: RunLog, events: list[FreezeEvent]) -> list[tuple[str, str]
     numbers = []
     if log.train:
         last = log.train[-1]
-        numbers.append(("training loss, last logged", f"{last.loss:.4f}"))
-        if last.tokens is not None:
-            numbers.append(("tokens", _magnitude(last.tokens)))
+        numbers.append((f"training loss, step {last.step:,} ({perplexity_text(last.loss)})", f"{last.loss:.4f}"))
+        if last.tokens > 0:
+            numbers.append(("tokens seen", short(last.tokens)))
     validation = final_validation(log)
     if validation:
-        numbers.append((f"validation loss, step {validation.step:,}", f"{validation.loss:.4f}"))
-    if events and events[-1].plan:
-        numbers.append(("static heads", str(len(events[-1].plan.heads))))
-        times = step_time(log, events[-1].freeze)
-        if times:
-            numbers.append(("step time, before / after", f"{times.ratio:.3f}x"))
+        numbers.append(_loss_card(f"validation loss, step {validation.step:,}", validation.loss))
+    if events:
+        numbers.append(("static heads", f"{events[-1].freeze.heads:,}"))
+        numbers.append(_speed_card(step_time(log, events[0].freeze, events[-1].freeze)))
     return numbers
 
 
+def _loss_card(name: str, loss: float) -> tuple[str, str]:
+    return f"{name} ({perplexity_text(loss)})", f"{loss:.4f}"
+
+
+def _speed_card(times: StepTime) -> tuple[str, str]:
+    if times.problem or times.speedup is None:
+        return "speed of a step after / before", "not measurable"
+    speed = times.speedup
+    return f"speed of a step after / before (spread {speed.low:.2f} to {speed.high:.2f})", f"{speed.median:.2f}x"
+
+
 def loss(log: RunLog) -> Iterator[str]:
-    """The loss curve."""
+    """The loss curve, and the same around the first freeze."""
     yield markup.heading("Loss")
     if not log.train:
         yield markup.paragraph("No step has been logged yet.", "note")
         return
     caption = "Training loss as logged (pale) and averaged over neighbouring points"
     if log.validations:
-        caption += ", validation loss on the held-out half that calibration never sees"
+        caption += "; validation loss on the half of the held-out text that calibration never sees"
     if log.freezes:
-        caption += "; the dashed line is the freeze"
-    yield markup.picture(loss_figure(log), caption + ".")
+        caption += f"; dashed: {'the freeze' if len(log.freezes) == 1 else 'the freezes'}"
+    figures = [markup.figure(loss_figure(log), f"{caption}.")]
+    near = loss_near_freeze_figure(log)
+    if near:
+        figures.append(markup.figure(near, f"The same around the freeze after step {log.freezes[0].step:,}."))
+    yield markup.side_by_side(figures)
 
 
 def freeze(log: RunLog, event: FreezeEvent, num_patterns: int) -> Iterator[str]:
-    """One freeze: what was decided, on which grounds, and what it did to loss and step time."""
+    """One freeze: which heads were chosen and why, and what it did to the loss and the step time."""
     yield markup.heading(f"Freeze after step {event.step:,}")
     if event.problem:
         yield markup.paragraph(event.problem, "note")
     if event.plan:
         record = event.plan.record
         yield markup.paragraph(
-            f"{len(event.new_heads)} heads became static, chosen by {event.plan.selector} on {record.num_sequences} "
-            f"held-out sequences of {record.seq_len:,} tokens. Their attention no longer depends on the input: each "
-            "mixes values by a fixed pattern, and its queries, keys and scores are not computed any more."
+            f"{count(len(event.new_heads), 'head')} became static, chosen by {event.plan.selector} on "
+            f"{count(record.num_sequences, 'held-out sequence')} of {record.seq_len:,} tokens. The attention of a "
+            "static head does not depend on the text: the head mixes values by a fixed pattern, and its queries, keys "
+            "and scores are not computed any more."
         )
     yield markup.cards(list(_effects(log, event)))
+    problem = step_time(log, event.freeze).problem
+    if problem:
+        yield markup.paragraph(f"The change of the step time is not measurable, because {problem}.", "faint")
     scores = score_figure(event)
     if scores:
         yield markup.heading("Scores", 3)
-        yield markup.picture(scores, "Score of every head before the freeze; the lower, the less its attention varies.")
-    patterns = pattern_figure(event, num_patterns)
+        yield markup.figure(scores, "Score of every head before the freeze; heads with low scores are chosen first.")
+    patterns = pattern_figures(event, num_patterns)
     if patterns:
         yield markup.heading("Patterns", 3)
-        yield markup.picture(
-            patterns,
-            "Mean attention of some heads (above) and the pattern that replaces it (below), pooled to blocks; "
-            "queries run downwards, keys to the right, brighter is more. KL: distance of the two in nats per row.",
+        yield markup.paragraph(
+            "Each map shows how much attention a query (from top to bottom) gives to each key (from left to right), in "
+            "blocks of neighbouring tokens; brighter is more. KL is the distance between the two maps, in nats per row."
+        )
+        new = "fitted pattern" if event.plan and event.plan.content == "mean" else "pattern"
+        yield markup.gallery(
+            (
+                f"layer {pair.head.layer}, head {pair.head.head}",
+                (
+                    (pair.mean_svg, "mean attention before"),
+                    (pair.pattern_svg, f"{new} after, KL {pair.head.fit_kl:.3f}"),
+                ),
+            )
+            for pair in patterns
         )
     yield from _plan_tables(event)
 
@@ -124,19 +188,48 @@ def _effects(log: RunLog, event: FreezeEvent) -> Iterator[tuple[str, str]]:
     after = validation_at(log, "after_freeze", event.step)
     end = final_validation(log)
     if before is not None:
-        yield "validation loss just before", f"{before:.4f}"
+        yield _loss_card("validation loss just before", before)
     if after is not None:
-        change = f" ({after - before:+.4f})" if before is not None else ""
-        yield f"validation loss just after{change}", f"{after:.4f}"
+        change = f", {after - before:+.4f}" if before is not None else ""
+        yield f"validation loss just after ({perplexity_text(after)}{change})", f"{after:.4f}"
     if end and end.step > event.step:
-        yield f"validation loss, step {end.step:,}", f"{end.loss:.4f}"
+        yield _loss_card(f"validation loss, step {end.step:,}", end.loss)
+    if event.freeze.held_out_losses:
+        first, second = event.freeze.held_out_losses
+        yield f"loss on the calibration sequences, before {loss_text(first)}", f"{second:.4f}"
     times = step_time(log, event.freeze)
-    if times:
-        yield "seconds a step, before", f"{times.before:.3g}"
-        yield f"seconds a step, after ({times.ratio:.3f}x as fast)", f"{times.after:.3g}"
+    if times.spreads:
+        for name, spread in zip(("before", "after"), times.spreads, strict=True):
+            middle = f"middle half of the intervals: {spread.low:.3g} to {spread.high:.3g} s"
+            yield f"step time {name}, median ({middle})", seconds_text(spread.median)
+    yield _speed_card(times)
     if event.freeze.seconds:
-        parts = ", ".join(f"{name} {seconds:.2g}" for name, seconds in event.freeze.seconds.items())
-        yield f"seconds for the freeze ({parts})", f"{sum(event.freeze.seconds.values()):.3g}"
+        parts = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in event.freeze.seconds.items())
+        yield f"time that the freeze took ({parts})", seconds_text(sum(event.freeze.seconds.values()))
+
+
+def undone(log: RunLog) -> Iterator[str]:
+    """The freezes that were tried and undone; nothing if there are none."""
+    if not log.undone:
+        return
+    yield markup.heading("Undone freezes")
+    budget = f" (saf.loss_budget = {log.config.saf.loss_budget:.2%} for all freezes)" if log.config else ""
+    yield markup.paragraph(
+        "These freezes were tried and taken back at once, because the loss on the calibration sequences rose by more "
+        f"than was left of the budget{budget}. The model went on as if they had not been tried."
+    )
+    rows = []
+    for row in log.undone:
+        before, after = ("", "")
+        reason = "not recorded"
+        if row.held_out_losses:
+            before, after = map(loss_text, row.held_out_losses)
+            rise = row.held_out_losses[1] - row.held_out_losses[0]
+            reason = f"the loss rose by {rise:.4f}, the perplexity by {perplexity(rise) - 1:.2%}"
+        heads = f"{row.heads}" if row.new_heads is None else f"{row.new_heads} more, {row.heads} in all"
+        rows.append((f"{row.step:,}", heads, before, after, reason))
+    columns = ("after step", "heads", "loss before", "loss after", "why undone")
+    yield markup.table(columns, rows, text_columns=("why undone",))
 
 
 def _plan_tables(event: FreezeEvent) -> Iterator[str]:
@@ -144,7 +237,7 @@ def _plan_tables(event: FreezeEvent) -> Iterator[str]:
         return
     yield markup.heading("Plan", 3)
     yield markup.table(
-        ("rank", "layer", "head", "score", "fit KL (nats per row)"),
+        ("rank", "layer", "head", "score", "fit KL (nats)"),
         (
             (str(head.rank), str(head.layer), str(head.head), f"{head.score:.3e}", f"{head.fit_kl:.4f}")
             for head in event.new_heads
@@ -155,7 +248,7 @@ def _plan_tables(event: FreezeEvent) -> Iterator[str]:
         return
     yield markup.heading("Skipped candidates", 3)
     yield markup.table(
-        ("layer", "head", "score", "fit KL (nats per row)", "reason"),
+        ("layer", "head", "score", "fit KL (nats)", "reason"),
         (
             (
                 str(head.layer),
@@ -168,10 +261,3 @@ def _plan_tables(event: FreezeEvent) -> Iterator[str]:
         ),
         text_columns=("reason",),
     )
-
-
-def _magnitude(number: float) -> str:
-    for unit, size in (("B", 1e9), ("M", 1e6), ("K", 1e3)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number:.0f}"

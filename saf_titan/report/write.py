@@ -1,5 +1,6 @@
-"""Put a report together and write it into the run's folder."""
+"""Put a report together and write it as one HTML file."""
 
+import contextlib
 from pathlib import Path
 
 from saf_titan import __version__
@@ -7,18 +8,22 @@ from saf_titan.report import markup, sections
 from saf_titan.report.event import read_events
 from saf_titan.report.run_log import read_run
 
+REPORT_FILE = "report.html"
 
-def write_report(run_folder: str | Path, *, heads: int = 8) -> Path:
-    """Write `report.html` into a run's folder and return its path.
 
-    The run may be unfinished, and its last line half written. Pictures are part of the page; it loads nothing.
+def write_report(run_folder: str | Path, *, heads: int = 8, out: str | Path | None = None) -> Path:
+    """Write the report of a run and return the path of the page.
+
+    The run may be unfinished, and the last line of its metrics.jsonl half written. Figures are part of the page, which
+    loads no other file. An older report is replaced only when the new one is complete.
 
     Args:
         run_folder: a run's dump_folder, with metrics.jsonl in it.
-        heads: static heads of each freeze whose patterns are drawn.
+        heads: number of static heads of each freeze whose patterns are drawn.
+        out: path of the page; `report.html` in the run's folder unless given.
 
     Raises:
-        ValueError: the folder holds no metrics.jsonl.
+        ValueError: the folder holds no metrics.jsonl that can be read, or the page cannot be written.
     """
     folder = Path(run_folder)
     log = read_run(folder)
@@ -26,10 +31,23 @@ def write_report(run_folder: str | Path, *, heads: int = 8) -> Path:
     body = [*sections.header(log, events), *sections.loss(log)]
     for event in events:
         body += sections.freeze(log, event, heads)
+    body += sections.undone(log)
     body.append(f"<footer>Written by saf_titan {__version__}.</footer>")
-    path = folder / "report.html"
-    # all or nothing: an older report survives a full disk
-    unfinished = path.with_suffix(".html.part")
-    unfinished.write_text(markup.page(f"{folder.resolve().name}: training report", body), encoding="utf-8")
-    unfinished.replace(path)
+    path = Path(out) if out is not None else folder / REPORT_FILE
+    _write(path, markup.page(f"{folder.resolve().name}: training report", body))
     return path
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file completely or not at all."""
+    unfinished = path.with_name(f"{path.name}.part")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise ValueError(
+            f"{path}: the report cannot be written ({error.strerror}); mend that, or write it elsewhere with "
+            f"`python -m saf_titan.report RUN_FOLDER --out FILE`"
+        ) from error

@@ -1,4 +1,4 @@
-"""From the configuration of a run to torchtitan's: one function a concern, nothing decided twice."""
+"""Makes torchtitan's configuration from that of a run: one function for each part of it."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from saf_titan import compat  # isort: skip
 from dataclasses import replace
 from pathlib import Path
 
-from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.components.loss import CrossEntropyLoss
-from torchtitan.components.validate import Validator
 from torchtitan.config import CommConfig, CompileConfig, DebugConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import ActivationCheckpointingConfig, FullAC
 from torchtitan.tools.profiler import Profiler
 
 from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
-from saf_titan.circuits.schedule import Schedule, constant, hold_then_ramp
 from saf_titan.config import RunConfig
 from saf_titan.data.loader import NullTokenizer, ShardLoader
 from saf_titan.layers.activation_checkpoint import SelectiveACWithStaticMix
 from saf_titan.models import model_spec
+from saf_titan.run.checkpoints import SoundCheckpoints
 from saf_titan.run.metrics import RunMetrics
+from saf_titan.run.precision import compute_precision
 from saf_titan.run.trainer import SAFTrainer
+from saf_titan.run.validation import FixedSetValidator
 
 
 def trainer_config(run: RunConfig) -> SAFTrainer.Config:
-    """torchtitan's configuration of ``run``; build it once a process group can be made."""
+    """Return torchtitan's configuration of ``run``. Its ``build()`` makes the process group and the trainer."""
     spec = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
     vocab_size = spec.model.vocab_size
     loader = ShardLoader.Config(
         path=run.data.path,
+        corpus_vocab_size=run.data.vocab_size,
         seed=run.data.seed,
         shuffle=run.data.shuffle,
         verify=run.data.verify,
@@ -46,11 +47,12 @@ def trainer_config(run: RunConfig) -> SAFTrainer.Config:
         loss=CrossEntropyLoss.Config(global_vocab_size=vocab_size),
         optimizer=_optimizer(run),
         lr_scheduler=_lr_scheduler(run),
-        validator=Validator.Config(
+        validator=FixedSetValidator.Config(
             enable=run.validator.enable,
             freq=run.validator.freq,
-            steps=run.validator.steps,
-            dataloader=replace(loader, split="validation", shuffle=False, verify=False),
+            dataloader=replace(
+                loader, split="validation", max_tokens=run.validator.tokens, shuffle=False, verify=False
+            ),
         ),
         checkpoint=_checkpoint(run),
         metrics=RunMetrics.Config(
@@ -70,7 +72,7 @@ def trainer_config(run: RunConfig) -> SAFTrainer.Config:
             enable_cpu_offload=run.training.enable_cpu_offload,
             disable_cuda_graphs=not run.training.cuda_graphs,
             dtype=run.training.dtype,
-            mixed_precision_param=run.training.mixed_precision_param,
+            mixed_precision_param=compute_precision(run),
             gc_freq=run.training.gc_freq,
         ),
         parallelism=ParallelismConfig(
@@ -101,19 +103,6 @@ def trainer_config(run: RunConfig) -> SAFTrainer.Config:
     )
 
 
-def qk_ratio(run: RunConfig) -> Schedule:
-    """Factor on the learning rate of the QK circuit, per finished step."""
-    circuits = run.circuits
-    if circuits.qk_lr_schedule == "constant":
-        return constant(circuits.qk_lr_ratio)
-    return hold_then_ramp(
-        circuits.qk_lr_ratio,
-        circuits.qk_lr_ratio_end,
-        hold_steps=circuits.qk_lr_hold_steps if circuits.qk_lr_schedule == "hold_then_ramp" else 0,
-        ramp_steps=circuits.qk_lr_ramp_steps,
-    )
-
-
 def _optimizer(run: RunConfig) -> CircuitOptimizers.Config:
     optimizer = run.optimizer
     hyper_parameters: dict[str, object] = {"lr": optimizer.lr, "weight_decay": optimizer.weight_decay}
@@ -130,8 +119,7 @@ def _optimizer(run: RunConfig) -> CircuitOptimizers.Config:
     return CircuitOptimizers.Config(
         name=optimizer.name,
         hyper_parameters=hyper_parameters,
-        split_qk=run.scales_qk,
-        qk_layers=run.qk_layers,
+        rules=run.circuit_groups,
         implementation=implementation,
     )
 
@@ -145,15 +133,14 @@ def _lr_scheduler(run: RunConfig) -> CircuitSchedules.Config:
         decay_ratio=None if schedule.decay_ratio == 1.0 else schedule.decay_ratio,
         decay_type=schedule.decay_type,
         min_lr_factor=schedule.min_lr_factor,
-        qk_ratio=qk_ratio(run),
         scale_weight_decay=run.circuits.scale_weight_decay,
     )
 
 
-def _checkpoint(run: RunConfig) -> CheckpointManager.Config:
+def _checkpoint(run: RunConfig) -> SoundCheckpoints.Config:
     checkpoint = run.checkpoint
     initial = checkpoint.initial_load_path
-    return CheckpointManager.Config(
+    return SoundCheckpoints.Config(
         enable=checkpoint.enable,
         folder=checkpoint.folder,
         interval=checkpoint.interval,

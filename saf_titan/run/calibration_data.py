@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from saf_titan.config import RunConfig
+from saf_titan.config import ConfigError, RunConfig, calibration_sequences
+from saf_titan.data.checks import lacking_calibration
 from saf_titan.data.loader import ShardLoader
 
 Batch = TypeVar("Batch")
@@ -30,35 +31,45 @@ class CalibrationData(Generic[Batch]):
 def calibration_loader(
     corpus: ShardLoader.Config, run: RunConfig, *, world_size: int = 1, rank: int = 0
 ) -> ShardLoader:
-    """Held-out windows of ``corpus``: a loader whose first batch is this rank's share of the sequences.
+    """Return a loader of held-out windows of ``corpus`` whose first batch is this rank's share of the sequences.
 
-    Raises ValueError if there are too few windows.
+    On ranks that do not divide saf.calibration_sequences there are more of them: the next multiple of ``world_size``.
+
+    Raises ConfigError if there are too few windows.
     """
-    saf, seq_len = run.saf, run.training.seq_len
-    loader = replace(corpus, split="calibration", seed=saf.calibration_seed, shuffle=True, verify=False).build(
+    wanted = calibration_sequences(run, world_size)
+    loader = replace(corpus, split="calibration", seed=run.saf.calibration_seed, shuffle=True, verify=False).build(
         dp_world_size=world_size,
         dp_rank=rank,
-        seq_len=seq_len,
-        local_batch_size=saf.calibration_sequences // world_size,
+        seq_len=run.training.seq_len,
+        local_batch_size=wanted // world_size,
     )
-    if loader.num_windows < saf.calibration_sequences:
-        raise ValueError(
-            f"saf.calibration_sequences = {saf.calibration_sequences}, but the calibration half of the held-out "
-            f"tokens in {corpus.path} has {loader.num_windows} windows of {seq_len} tokens; "
-            f"lower it, or tokenize with more --val-tokens"
-        )
+    problems = lacking_calibration(run, wanted, loader.num_windows)
+    if problems:
+        raise ConfigError(problems)
     return loader
 
 
-def read_calibration_data(loader: ShardLoader, run: RunConfig) -> CalibrationData[TokenBatch]:
-    """The calibration sequences; reading them moves neither a training cursor nor a training RNG."""
+def rounding_line(run: RunConfig, world_size: int) -> str | None:
+    """Say that more sequences than asked for are taken, or None where the ranks divide them."""
+    asked, wanted = run.saf.calibration_sequences, calibration_sequences(run, world_size)
+    if asked == wanted:
+        return None
+    return (
+        f"saf.calibration_sequences = {asked} becomes {wanted}, the next multiple of the {world_size} ranks that share "
+        f"the sequences"
+    )
+
+
+def read_calibration_data(loader: ShardLoader, run: RunConfig, *, world_size: int = 1) -> CalibrationData[TokenBatch]:
+    """Read this rank's calibration sequences; that moves neither a training cursor nor a training RNG."""
     saf = run.saf
     input_dict, labels = next(iter(loader))
     tokens, targets = (tensor.split(run.calibration_batch_size) for tensor in (input_dict["input"], labels))
     return CalibrationData(
         batches=[({"input": x_BT}, y_BT) for x_BT, y_BT in zip(tokens, targets, strict=True)],
         positions=tuple(
-            loader.window(sequence) * run.training.seq_len for sequence in range(saf.calibration_sequences)
+            loader.window(sequence) * run.training.seq_len for sequence in range(calibration_sequences(run, world_size))
         ),
         seed=saf.calibration_seed,
         source=run.data.path,

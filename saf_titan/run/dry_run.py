@@ -1,8 +1,8 @@
-"""What a run would be, without a process group, data or weights: the text of ``--dry-run``."""
+"""What a run would be, without a process group or weights: the text of ``--dry-run``."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 
 # first: it must precede every other torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
@@ -11,30 +11,35 @@ import torch
 from torch import nn
 from torchtitan.components.checkpointer.utils import canonical_fqn
 
-from saf_titan.circuits.groups import QK, ParameterGroup, parameter_groups
-from saf_titan.config import ConfigError, Problem, RunConfig, check_world_size, data_parallel_size, to_toml
+from saf_titan.circuits.groups import ParameterGroup, parameter_groups
+from saf_titan.config import RunConfig, calibration_sequences, check_world_size, data_parallel_size, to_toml
 from saf_titan.heads.counts import head_count
 from saf_titan.models import model_spec
 from saf_titan.models.flops import training_flops_per_token
+from saf_titan.run.calibration_data import rounding_line
+from saf_titan.run.precision import compute_precision, precision_line
 from saf_titan.saf.fit.dense_memory import dense_bytes
 from saf_titan.saf.fit.registry import DENSE_CONTENTS
 
 _GIB = 1024**3
 
 
-def describe(run: RunConfig) -> str:
-    """The resolved run as text: model, groups, tokens, schedule, freeze and memory, for the world of ``WORLD_SIZE``."""
+def describe(run: RunConfig, world_size: int = 1, *, data_lines: Sequence[str] = ()) -> str:
+    """Return the resolved run as text: model, groups, tokens, schedule, freeze and memory on ``world_size`` ranks.
+
+    data_lines: what is known of the data, see :func:`saf_titan.data.checks.inspect_data`.
+    """
+    check_world_size(run, world_size)
     with torch.device("meta"):
         model = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len).model.build()
     parameters = [(canonical_fqn(name), parameter) for name, parameter in model.named_parameters()]
-    groups = parameter_groups(parameters, split_qk=run.scales_qk, qk_layers=run.qk_layers)
-    world_size = _world_size()
-    check_world_size(run, world_size)
+    groups = parameter_groups(parameters, run.circuit_groups)
     blocks = [
         ("Configuration", to_toml(run).rstrip().splitlines()),
         ("Model", _model_lines(run, model)),
         ("Parameter groups", _group_lines(run, groups)),
         ("Tokens", _token_lines(run, world_size)),
+        ("Data", [*data_lines] or ["not looked at"]),
         ("Schedule", _schedule_lines(run)),
         ("Freeze", _freeze_lines(run, world_size)),
         (f"Memory per rank of {world_size} (estimate)", _memory_lines(run, model, world_size)),
@@ -42,40 +47,35 @@ def describe(run: RunConfig) -> str:
     return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in blocks)
 
 
-def _world_size() -> int:
-    text = os.environ.get("WORLD_SIZE", "1")
-    if not text.isdigit() or int(text) < 1:
-        raise ConfigError([Problem("environment", "WORLD_SIZE", text, "must be a number of ranks, 1 or more")])
-    return int(text)
-
-
 def _model_lines(run: RunConfig, model: nn.Module) -> list[str]:
     total = sum(parameter.numel() for parameter in model.parameters())
     embeddings = {id(m.weight): m.weight.numel() for m in model.modules() if isinstance(m, nn.Embedding)}
     shape, flops = run.shape, training_flops_per_token(model, run.training.seq_len)
-    groups = f" on {shape.num_kv_heads} key heads" if shape.num_kv_heads < shape.num_heads else ""
+    groups = f" on {shape.num_kv_heads} kv heads" if shape.num_kv_heads < shape.num_heads else ""
     return [
         f"{run.model.family} {run.model.flavor}: {shape.num_layers} layers, {shape.num_heads} heads of "
         f"{shape.head_dim}{groups}, width {shape.dim}, vocabulary {shape.vocab_size:,}",
         f"{total:,} parameters, {total - sum(embeddings.values()):,} without embeddings",
         f"{flops / 1e6:,.1f} MFLOP per token (forward and backward, all heads live)",
+        precision_line(run),
     ]
 
 
 def _group_lines(run: RunConfig, groups: list[ParameterGroup]) -> list[str]:
     lines = [f"{'group':<10} {'tensors':>8} {'parameters':>14} {'peak lr':>10}"]
     for group in groups:
-        rate = run.optimizer.lr * (run.circuits.qk_lr_ratio if group.name == QK else 1.0)
+        rate = run.optimizer.lr * (group.rule.factor if group.rule else 1.0)
         lines.append(f"{group.name:<10} {len(group.names):>8} {group.num_elements:>14,} {rate:>10.3g}")
     return lines
 
 
 def _token_lines(run: RunConfig, world_size: int) -> list[str]:
     training = run.training
-    local = training.local_batch_size * world_size
-    sequences = training.global_batch_size if training.global_batch_size > 0 else local
-    tokens = sequences * training.seq_len
-    accumulation = f"{sequences // local} microbatches of {training.local_batch_size} x {world_size} ranks"
+    ranks = data_parallel_size(run, world_size)
+    tokens = run.tokens_per_step(ranks)
+    sequences = tokens // training.seq_len
+    num_microbatches = sequences // (training.local_batch_size * ranks)
+    accumulation = f"{num_microbatches} microbatches of {training.local_batch_size} x {ranks} ranks"
     return [
         f"{sequences} sequences of {training.seq_len:,} = {tokens:,} tokens per step; {accumulation}",
         f"{tokens * training.steps:,} tokens in {training.steps:,} steps from {run.data.path}",
@@ -83,19 +83,22 @@ def _token_lines(run: RunConfig, world_size: int) -> list[str]:
 
 
 def _schedule_lines(run: RunConfig) -> list[str]:
-    schedule, circuits = run.lr_scheduler, run.circuits
+    schedule = run.lr_scheduler
     lines = [f"warm-up over {schedule.warmup_steps:,} of {run.schedule_steps:,} steps, peak {run.optimizer.lr:g}"]
     if schedule.decay_ratio:
         share = f" over the last {schedule.decay_ratio:.0%}" if schedule.decay_ratio < 1 else ""
         lines.append(f"{schedule.decay_type} decay{share} to {run.optimizer.lr * schedule.min_lr_factor:g}")
-    if run.scales_qk:
-        lines.append(f"QK circuit: {circuits.qk_lr_schedule}, factor {circuits.qk_lr_ratio:g} at the start")
+    for rule in run.circuit_groups:
+        course = "" if rule.schedule == "constant" else f", {rule.schedule} to {rule.factor_end:g}"
+        lines.append(f"{rule.name}: factor {rule.factor:g}{course}")
     return lines
 
 
 def _freeze_lines(run: RunConfig, world_size: int) -> list[str]:
     if not run.saf.enable:
         return ["none ([saf] enable = false)"]
+    ranks = data_parallel_size(run, world_size)
+    sequences = calibration_sequences(run, ranks)
     num_heads = run.shape.total_heads
     count = head_count(num_heads, run.saf.rate, run.saf.rounding)
     when = {
@@ -107,9 +110,12 @@ def _freeze_lines(run: RunConfig, world_size: int) -> list[str]:
     lines = [
         f"{when}: {count} of {num_heads} heads become static (rate {run.saf.rate:g}, selector "
         f"{run.saf.selector}, content {run.saf.content})",
-        f"calibrated on {run.saf.calibration_sequences} held-out sequences",
+        f"calibrated on {sequences} held-out sequences",
     ]
-    share = run.saf.calibration_sequences // data_parallel_size(run, world_size)
+    rounding = rounding_line(run, ranks)
+    if rounding is not None:
+        lines.append(rounding)
+    share = sequences // ranks
     if share > run.calibration_batch_size:
         shape = run.shape
         numbers = shape.num_layers * (shape.num_heads + shape.num_kv_heads) * shape.head_dim * run.training.seq_len
@@ -150,4 +156,4 @@ def _memory_lines(run: RunConfig, model: nn.Module, world_size: int) -> list[str
 
 
 def _activation_bytes(run: RunConfig) -> int:
-    return 2 if run.training.mixed_precision_param == "bfloat16" else 4
+    return 2 if compute_precision(run) == "bfloat16" else 4

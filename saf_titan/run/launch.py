@@ -18,12 +18,12 @@ from torchtitan.tools.logging import init_logger, logger
 
 from saf_titan.config import RunConfig, check_world_size
 from saf_titan.run.build import trainer_config
+from saf_titan.run.divergence import Diverged
+from saf_titan.run.folder import lock, open_folder
 from saf_titan.run.leave import leave
+from saf_titan.saf.install.integrity import DamagedCheckpoint, first_cause
 
 FAILURE = 1
-
-_DIVERGED = "Loss is not finite"
-"""How torchtitan's error begins."""
 
 
 def launch(run: RunConfig) -> int:
@@ -31,9 +31,16 @@ def launch(run: RunConfig) -> int:
     compat.ensure_launcher_environment()
     init_logger()
     structured_logger.init_structured_logger(source="training", output_dir=run.dump_folder, enable=False)
-    trainer = None
+    trainer, held = None, None
     try:
         check_world_size(run, int(os.environ["WORLD_SIZE"]))
+        is_first = os.environ["RANK"] == "0"
+        held = lock(Path(run.dump_folder)) if is_first else None
+        opening = open_folder(run)
+        for line in [*opening.lines, *filter(None, [opening.nothing_to_do])] if is_first else ():
+            logger.info(line)
+        if opening.nothing_to_do is not None:
+            return 0
         trainer = trainer_config(run).build()
         trainer.train()
         if run.report.enable and dist.get_rank() == 0 and not trainer.stopped_early:
@@ -41,43 +48,76 @@ def launch(run: RunConfig) -> int:
         if trainer.stopped_early:
             logger.info(f"Stopped after step {trainer.step}; the same command goes on from there")
     except (ValueError, OSError, RuntimeError, CheckpointException) as error:
-        if isinstance(error, RuntimeError) and not str(error).startswith(_DIVERGED):
+        if isinstance(error, RuntimeError) and not isinstance(error, Diverged) and not is_full_disk(error):
             raise
         # what a user can cause: bad data, a damaged checkpoint, a full disk, a rate that is too high
         logger.error(_explain(error, run))
         _keep_trace(run)
+        if trainer is not None:
+            # leave() ends the process without `finally`
+            with contextlib.suppress(Exception):
+                trainer.close()
         # other ranks may be waiting in a collective; the launcher ends them
         leave(FAILURE)
     finally:
         if trainer is not None:
             trainer.close()
+        if held is not None:
+            held.close()
     return 0
 
 
 def _write_report(run: RunConfig) -> None:
-    from saf_titan.report import write_report
+    """Write the report. The training is done by now, so a report that fails is logged and is no failure of the run."""
+    from saf_titan.report.write import write_report
 
-    logger.info(f"Report: {write_report(Path(run.dump_folder), heads=run.report.heads)}")
+    try:
+        logger.info(f"Report: {write_report(Path(run.dump_folder), heads=run.report.heads)}")
+    except Exception as error:  # a plotting library or a disk can fail in any way
+        logger.error(
+            f"The report could not be written ({type(error).__name__}: {error}). The training is complete; "
+            f"try again with python -m saf_titan.report {run.dump_folder}"
+        )
 
 
 def _explain(error: BaseException, run: RunConfig) -> str:
     """One line; of an error that many ranks raised, the first cause."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if is_full_disk(error):
+        where = getattr(error, "filename", None) or run.dump_folder
         return (
-            f"no space left in {error.filename or run.dump_folder} ({error.strerror}); the last complete checkpoint "
-            f"is intact: free some space, or set checkpoint.keep_latest_k, and start the same command again"
+            f"no space left in {where} ({_first_line(error)}); the last complete checkpoint is intact: free some "
+            f"space, or set checkpoint.keep_latest_k, and start the same command again"
         )
-    if isinstance(error, CheckpointException) and error.failures:
-        rank, (cause, _) = next(iter(error.failures.items()))
-        if isinstance(cause, OSError):
+    if isinstance(error, CheckpointException):
+        cause = first_cause(error)
+        if isinstance(cause, DamagedCheckpoint | OSError) or is_full_disk(cause):
             return _explain(cause, run)
         return (
-            f"checkpoint in {run.dump_folder} failed on rank {rank} ({type(cause).__name__}: {cause}); one that cannot "
+            f"checkpoint in {run.dump_folder} failed ({type(cause).__name__}: {_first_line(cause)}); one that cannot "
             f"be loaded is damaged or was saved with another optimizer: remove it to go on from an older one"
         )
-    if isinstance(error, RuntimeError):
-        return f"{error} Lower optimizer.lr or training.max_norm, and resume from the last checkpoint"
+    if isinstance(error, DamagedCheckpoint):
+        return f"{error}; the checkpoint cannot be used: remove it to go on from an older one"
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
     return str(error) or type(error).__name__
+
+
+def is_full_disk(error: BaseException) -> bool:
+    """Whether an error says that a file could not grow.
+
+    torch's own writer does not raise OSError: it finds out afterwards that the file is shorter than what it wrote.
+    """
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    text = str(error)
+    return "inline_container" in text and ("unexpected pos" in text or "failed writing" in text)
+
+
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _keep_trace(run: RunConfig) -> None:

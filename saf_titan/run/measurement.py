@@ -23,6 +23,7 @@ from saf_titan.run.calibration_data import Batch, CalibrationData
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.calibrate.capture import Progress
+from saf_titan.saf.calibrate.exchange import sum_over_ranks
 from saf_titan.saf.calibrate.progress import TimedProgress
 from saf_titan.saf.fit.dense import DensePatterns, dense_patterns
 from saf_titan.saf.install.compensate import compensated_values
@@ -68,16 +69,18 @@ class Measurement(Generic[Batch]):
         gradient: what the steps so far have told the gradient selector.
         """
         with self._evaluation():
+            forward = _FiniteForward(self._forward)
             calibration = calibrate(
                 self.attentions,
                 data.batches,
-                self._forward,
+                forward,
                 group=self._group,
                 positions=data.positions,
                 seed=data.seed,
                 source=data.source,
                 progress=progress,
             )
+            forward.require_finite(self._group)
             probe = Probe(
                 calibration,
                 self._model,
@@ -137,6 +140,29 @@ class Measurement(Generic[Batch]):
                 yield
         finally:
             self._model.train()
+
+
+class _FiniteForward(Generic[Batch]):
+    """A forward that remembers whether every output was finite. Attention may be finite where the output is not."""
+
+    def __init__(self, forward: Callable[[Batch], object]) -> None:
+        self._forward = forward
+        self._is_finite = True
+
+    def __call__(self, batch: Batch) -> object:
+        output = self._forward(batch)
+        if isinstance(output, Tensor):
+            self._is_finite &= bool(output.isfinite().all())
+        return output
+
+    def require_finite(self, group: dist.ProcessGroup | None) -> None:
+        """Raise ValueError on every rank if an output of any rank was not finite; a collective."""
+        broken = sum_over_ranks(torch.tensor(float(not self._is_finite)), group)
+        if broken:
+            raise ValueError(
+                "the run has diverged: the model's output on the calibration sequences is not finite, so no head was "
+                "frozen; go back to a checkpoint from before, with a lower optimizer.lr"
+            )
 
 
 def sequence_losses(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:

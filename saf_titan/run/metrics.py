@@ -5,8 +5,8 @@ from __future__ import annotations
 # first: it must precede every other torchtitan module
 from saf_titan import compat  # isort: skip
 
-import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import torch
 from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.tools.logging import logger
 
-METRICS_FILE = "metrics.jsonl"
+from saf_titan.report.format import perplexity_text
+from saf_titan.report.rows import METRICS_FILE, Row, TrainRow, ValidationRow, perplexity, write_row
 
 
 class RunMetrics(MetricsProcessor):
@@ -32,7 +33,11 @@ class RunMetrics(MetricsProcessor):
     def __init__(self, config: Config, *, dump_folder: str = "./outputs", **kwargs: Any):
         super().__init__(config, dump_folder=dump_folder, **kwargs)
         self._total_steps = config.total_steps
-        self._path = Path(dump_folder) / METRICS_FILE if torch.distributed.get_rank() == 0 else None
+        # in a pipeline the ranks of the last stage alone know the loss
+        stages, ranks = self.parallel_dims.pp, self.parallel_dims.world_size
+        self._knows_loss = torch.distributed.get_rank() >= ranks // stages * (stages - 1)
+        writes = torch.distributed.get_rank() == ranks // stages * (stages - 1)
+        self._path = Path(dump_folder) / METRICS_FILE if writes else None
         if self._path is not None:
             end_last_line(self._path)
         self._step_start: float | None = None
@@ -41,10 +46,17 @@ class RunMetrics(MetricsProcessor):
         self._last_step_seconds = 0.0
         # what the trainer knows and this class reports
         self.tokens_per_step = 0
+        self.tokens_seen: Callable[[], int] = lambda: 0
         self.num_heads = 0
         self.num_static_heads = 0
         self.validation_phase = "scheduled"
         self.last_validated_step = 0
+        self.last_validation_loss = 0.0
+
+    def start_anew(self) -> None:
+        """Set the rows of an earlier run aside, which this run does not go on from."""
+        if self._path is not None:
+            set_aside_metrics(self._path.parent)
 
     def should_log(self, step: int) -> bool:
         return super().should_log(step) or step == self._total_steps
@@ -54,7 +66,7 @@ class RunMetrics(MetricsProcessor):
         self._step_start = time.perf_counter()
 
     def end_step(self) -> float:
-        """Stop the clock of an optimizer step and return its seconds; a step that was logged has stopped it itself."""
+        """Return the seconds of the last optimizer step, and stop its clock unless logging the step has done so."""
         if self._step_start is not None:
             self._last_step_seconds = time.perf_counter() - self._step_start
             self._seconds += self._last_step_seconds
@@ -71,8 +83,9 @@ class RunMetrics(MetricsProcessor):
         extra_metrics: dict[str, Any] | None = None,
     ) -> None:
         self.end_step()
-        # torchtitan adds up what each rank remembers, which is wrong after a change of their number
-        num_tokens = step * self.tokens_per_step
+        # torchtitan adds up what each rank remembers, which is wrong after a change of their number; and the batch may
+        # have been another one in earlier steps
+        num_tokens = self.tokens_seen()
         extra = {**(extra_metrics or {}), "n_tokens_seen": num_tokens}
         memory = self.device_memory_monitor.get_peak_stats()
         step_seconds = self._seconds / self._num_steps
@@ -100,19 +113,21 @@ class RunMetrics(MetricsProcessor):
 
         rates = {key: value for key, value in extra.items() if key.startswith("lr/")}
         self.write(
-            "train",
-            step=step,
-            loss=global_avg_loss,
-            grad_norm=grad_norm,
-            tokens_per_second=tokens_per_second,
-            step_seconds=step_seconds,
-            tokens=num_tokens,
-            static_heads=self.num_static_heads,
-            tflops=tflops,
-            **rates,
+            TrainRow(
+                step=step,
+                loss=global_avg_loss,
+                grad_norm=grad_norm,
+                tokens_per_second=tokens_per_second,
+                step_seconds=step_seconds,
+                tokens=num_tokens,
+                static_heads=self.num_static_heads,
+                tflops=tflops,
+                rates={key.removeprefix("lr/"): rate for key, rate in rates.items()},
+            )
         )
-        logger.info(
-            f"step {step}/{self._total_steps} | loss {global_avg_loss:.4f} | grad {grad_norm:.3f} | "
+        self._say(
+            f"step {step}/{self._total_steps} | loss {global_avg_loss:.4f} | "
+            f"{perplexity_text(global_avg_loss)} | grad {grad_norm:.3f} | "
             f"{tokens_per_second:,.0f} tok/s | lr {_rates(rates)} | static {self.num_static_heads}/{self.num_heads} | "
             f"{memory.max_reserved_gib:.1f} GiB | eta {_duration((self._total_steps - step) * step_seconds)}"
         )
@@ -120,19 +135,29 @@ class RunMetrics(MetricsProcessor):
         self._reset()
 
     def log_validation(self, loss: float, step: int, extra_metrics: dict[str, Any] | None = None) -> None:
-        self.logger.log({"validation_metrics/loss": loss, **(extra_metrics or {})}, step)
-        self.write("validation", step=step, loss=loss, phase=self.validation_phase)
-        logger.info(f"step {step}/{self._total_steps} | validation loss {loss:.4f} ({self.validation_phase})")
-        self.last_validated_step = step
+        metrics = {"validation_metrics/loss": loss, "validation_metrics/perplexity": perplexity(loss)}
+        self.logger.log({**metrics, **(extra_metrics or {})}, step)
+        self.write(ValidationRow(step=step, loss=loss, phase=self.validation_phase))
+        self._say(
+            f"step {step}/{self._total_steps} | validation loss {loss:.4f}, {perplexity_text(loss)} "
+            f"({self.validation_phase})"
+        )
+        self.last_validated_step, self.last_validation_loss = step, loss
         self._reset()
 
-    def write(self, kind: str, **fields: Any) -> None:
-        """Append one row to ``metrics.jsonl`` (first rank only); a row is one line, written in one piece."""
+    def write(self, row: Row) -> None:
+        """Append one row to ``metrics.jsonl``, on the first rank that knows the loss; a row is one line, written in one
+        piece.
+        """
         if self._path is None:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": kind, **fields}) + "\n")
+            file.write(write_row(row))
+
+    def _say(self, line: str) -> None:
+        if self._knows_loss:
+            logger.info(line)
 
     def _reset(self) -> None:
         self.ntokens_since_last_log = 0
@@ -141,8 +166,20 @@ class RunMetrics(MetricsProcessor):
         self.device_memory_monitor.reset_peak_stats()
 
 
+def set_aside_metrics(folder: Path) -> None:
+    """Rename the metrics of an earlier run that this one does not go on from, so that the two do not mix."""
+    path = folder / METRICS_FILE
+    if not path.exists() or not path.stat().st_size:
+        return
+    number = 1
+    while (kept := path.with_name(f"metrics.{number}.jsonl")).exists():
+        number += 1
+    path.rename(kept)
+    logger.info(f"The metrics of an earlier run in {folder} are kept as {kept.name}")
+
+
 def end_last_line(path: Path) -> None:
-    """End a line that a killed process or a full disk cut short, so that it spoils none that follows."""
+    """End the last line if a killed process or a full disk cut it short, so that the next row starts a new line."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -151,7 +188,7 @@ def end_last_line(path: Path) -> None:
 
 
 def _rates(rates: dict[str, float]) -> str:
-    """The rate of each circuit; vectors follow ``other``."""
+    """Return the learning rate of each circuit as text; vectors have that of ``other``."""
     return " ".join(f"{key.removeprefix('lr/')} {rate:.2e}" for key, rate in rates.items() if key != "lr/no_decay")
 
 

@@ -21,6 +21,7 @@ from saf_titan.data.loader import ShardLoader
 from saf_titan.models import model_spec
 from saf_titan.run.calibration_data import TokenBatch, calibration_loader, read_calibration_data
 from saf_titan.run.measurement import Measurement, sequence_losses
+from saf_titan.run.precision import compute_precision
 from saf_titan.run.resume import model_identity, read_freeze, require_same_model
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.calibrate.capture import Progress
@@ -46,7 +47,10 @@ def calibrate_checkpoint(
             "model.fuse_qkv = true: that attention hands nothing over; set it to false, for the same weights"
         )
     spec = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
-    loader = calibration_loader(ShardLoader.Config(path=run.data.path, vocab_size=run.shape.vocab_size), run)
+    corpus = ShardLoader.Config(
+        path=run.data.path, corpus_vocab_size=run.data.vocab_size, vocab_size=run.shape.vocab_size
+    )
+    loader = calibration_loader(corpus, run)
     saved = read_freeze(checkpoint)
     if saved.model is not None:
         require_same_model(saved.model, model_identity(run), source=str(checkpoint))
@@ -55,7 +59,7 @@ def calibrate_checkpoint(
     watchers = [name for name in selectors if SELECTORS[name].watches_gradients]
     gradient = _gradient_average(saved.state, run, checkpoint, watchers[0]) if watchers else None
     device = torch.device("cpu" if compat.is_cpu() else torch.accelerator.current_accelerator() or "cpu")
-    model = _load_model(spec, checkpoint, device, TORCH_DTYPE_MAP[run.training.mixed_precision_param])
+    model = _load_model(spec, checkpoint, device, TORCH_DTYPE_MAP[compute_precision(run)])
 
     def forward(batch: TokenBatch) -> Tensor:
         logits_BTV: Tensor = model(batch[0]["input"].to(device))

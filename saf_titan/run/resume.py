@@ -7,7 +7,6 @@ weights are loaded, else the run would go on, silently, with ordinary attention.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from torch.distributed.checkpoint import FileSystemReader
 
 from saf_titan.config import RunConfig
 from saf_titan.heads.counts import head_count
+from saf_titan.run.checkpoints import complete_checkpoints
 from saf_titan.saf.install.checkpoint import read_checkpoint
 from saf_titan.saf.plan.plan import StaticPlan
 
@@ -131,12 +131,7 @@ def find_checkpoint(folder: Path, *, load_step: int = -1, initial_load_path: str
     Raises ValueError if ``load_step`` is not the newest: the run would overwrite later checkpoints one by one, and a
     restart would go on from one of the old course.
     """
-    steps = [
-        int(match[1])
-        for entry in (folder.iterdir() if folder.is_dir() else ())
-        # the metadata is written last: without it the checkpoint is unfinished
-        if (match := re.fullmatch(r"step-(\d+)", entry.name)) and (entry / ".metadata").is_file()
-    ]
+    steps = complete_checkpoints(folder)
     newest = max(steps, default=-1)
     if load_step != -1:
         if load_step < newest:
@@ -144,6 +139,11 @@ def find_checkpoint(folder: Path, *, load_step: int = -1, initial_load_path: str
                 f"checkpoint.load_step = {load_step}, but {folder} holds step {newest} of the same run; remove the "
                 f"later checkpoints, or branch off: a new dump_folder with --checkpoint.initial_load_path "
                 f"{folder / f'step-{load_step}'}"
+            )
+        if load_step not in steps:
+            there = ", ".join(map(str, steps)) or "none"
+            raise ValueError(
+                f"checkpoint.load_step = {load_step}, but the complete checkpoints in {folder} are of steps: {there}"
             )
         return folder / f"step-{load_step}"
     if newest >= 0:
@@ -165,9 +165,7 @@ def read_freeze(checkpoint: Path) -> SavedFreeze:
         # our entries of the trainer's section alone, never the weights
         loaded = read_checkpoint(checkpoint, prefix="train_state.saf_").get("train_state", {})
     except (ValueError, OSError) as error:
-        raise ValueError(
-            f"{checkpoint} is damaged ({type(error).__name__}: {error}); remove it to go on from an older one"
-        ) from error
+        raise ValueError(f"{checkpoint} is damaged ({error}); remove it to go on from an older one") from error
     plan = None
     if PLAN_KEY in loaded:
         plan = StaticPlan.from_bytes(loaded[PLAN_KEY], source=f"the plan in {checkpoint}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -11,6 +12,32 @@ import torch.distributed as dist
 from torchtitan.tools.logging import logger
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+GRACE_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+"""Environment variable of torchrun: seconds between the SIGTERM that it passes on and SIGKILL."""
+
+DEFAULT_GRACE_SECONDS = 30.0
+
+
+def too_long_to_stop(what: str, seconds: float, environment: Mapping[str, str]) -> str | None:
+    """Say that a stop would be cut short if `what` takes this long; None if torchrun waits long enough.
+
+    torchrun's option --shutdown-timeout cannot be seen from a rank, only the variable.
+    """
+    if "TORCHELASTIC_RUN_ID" not in environment:
+        return None
+    try:
+        grace = float(environment.get(GRACE_VARIABLE, DEFAULT_GRACE_SECONDS))
+    except ValueError:
+        grace = DEFAULT_GRACE_SECONDS
+    # a checkpoint must still be written after the step
+    if seconds < grace / 2:
+        return None
+    return (
+        f"{what} takes {seconds:.0f} s, and torchrun kills a run {grace:.0f} s after it was asked to stop, so the last "
+        f"checkpoint may be lost: start torchrun with --shutdown-timeout {max(120, round(4 * seconds))}, if it was not"
+    )
 
 
 class StopRequest:

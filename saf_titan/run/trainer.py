@@ -5,6 +5,8 @@ from __future__ import annotations
 # first: it must precede every other torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
+import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torchtitan.distributed.cudagraph import cudagraph_teardown, wrap_with_cuda_graph
@@ -22,7 +25,13 @@ from torchtitan.trainer import Trainer
 from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
 from saf_titan.config import RunConfig, to_toml
 from saf_titan.data.loader import ShardLoader
+from saf_titan.report.rows import FinishRow, ResumeRow, StartRow
+from saf_titan.run.announce import opening_lines, record_freeze
+from saf_titan.run.backends import backend_lines
 from saf_titan.run.calibration_data import TokenBatch, calibration_loader, read_calibration_data
+from saf_titan.run.checkpoints import SoundCheckpoints
+from saf_titan.run.divergence import Diverged, diverged, first_not_finite
+from saf_titan.run.folder import CONFIG_FILE
 from saf_titan.run.freezer import Freezer, FreezeResult, freeze_schedule
 from saf_titan.run.measurement import sequence_losses
 from saf_titan.run.metrics import RunMetrics
@@ -38,8 +47,11 @@ from saf_titan.run.resume import (
     read_freeze,
     require_compatible,
 )
-from saf_titan.run.stop import StopRequest
+from saf_titan.run.stop import StopRequest, too_long_to_stop
 from saf_titan.run.time_budget import RunClock, SpentTime, TimeBudget
+
+_TITAN_DIVERGED = "Loss is not finite"
+"""How torchtitan's error begins."""
 
 
 class SAFTrainer(Trainer):
@@ -56,6 +68,8 @@ class SAFTrainer(Trainer):
 
     optimizers: CircuitOptimizers
     lr_schedulers: CircuitSchedules
+    checkpointer: SoundCheckpoints
+    dataloader: ShardLoader
     metrics_processor: RunMetrics
     ntokens_seen: int
     stopped_early: bool
@@ -66,7 +80,7 @@ class SAFTrainer(Trainer):
         checkpoint = self._checkpoint_to_load(config)
         self._saved = read_freeze(checkpoint) if checkpoint is not None else SavedFreeze()
         # another run's checkpoint brings its weights and heads, not the time it took
-        self._is_branch = checkpoint is not None and not is_own(checkpoint, config.run)
+        self._goes_on = checkpoint is not None and is_own(checkpoint, config.run)
         self._model_identity = model_identity(config.run)
         if checkpoint is not None:
             require_compatible(self._saved, config.run, checkpoint)
@@ -77,6 +91,9 @@ class SAFTrainer(Trainer):
         self._budget: TimeBudget | None = None
         self._clock: RunClock | None = None
         self._elapsed = self._last_update_seconds = 0.0
+        self._losses: list[Tensor] = []
+        self._warned: set[str] = set()
+        self._first_step = 0
         self.freezer = Freezer(
             self.model_parts[0],
             self.optimizers.optimizers[0],
@@ -93,12 +110,17 @@ class SAFTrainer(Trainer):
             * self._batch_world()[0]
             * config.training.seq_len
         )
+        self.metrics_processor.tokens_seen = lambda: self.dataloader.tokens_given
         if self._saved.plan is not None:
             self.freezer.restore(self._saved.plan)
             self._heads_changed()
         elif config.run.saf.enable:
             # too little data is better known now than half-way
             self._calibration_loader()
+        self.checkpointer.require_sound = self._require_sound
+        for line in opening_lines(config.run, self.parallel_dims.world_size, self._batch_world()[0]):
+            logger.info(line)
+        self._log_backends()
 
     @staticmethod
     def _checkpoint_to_load(config: Config) -> Path | None:
@@ -141,8 +163,43 @@ class SAFTrainer(Trainer):
         last = self.step == self.config.training.steps and self._budget is None
         self.metrics_processor.validation_phase = "final" if last else "scheduled"
         self.metrics_processor.begin_step()
-        super().train_step(data_iterator)
+        self._losses.clear()
+        try:
+            super().train_step(data_iterator)
+        except RuntimeError as error:
+            if str(error).startswith(_TITAN_DIVERGED):
+                raise self._diverged("the loss") from error
+            raise
         self._last_update_seconds = self.metrics_processor.end_step()
+        # the first step of a process may compile
+        if self.step > self._first_step + 1:
+            self._warn_of_long("a step", self._last_update_seconds)
+
+    def _warn_of_long(self, what: str, seconds: float) -> None:
+        """Say once for each kind of work that a stop would be cut short in the middle of it."""
+        line = too_long_to_stop(what, seconds, os.environ) if what not in self._warned else None
+        if line is not None:
+            self._warned.add(what)
+            logger.warning(line)
+
+    def forward_backward_step(self, **kwargs: Any) -> Tensor:
+        loss: Tensor = super().forward_backward_step(**kwargs)
+        # a captured graph overwrites its output at the next replay
+        self._losses.append(loss.detach().clone())
+        return loss
+
+    def _require_sound(self) -> None:
+        """Raise on every rank, before anything is saved, if the state of training is not finite on any of them."""
+        broken = None
+        if self._losses and not torch.stack(self._losses).isfinite().all():
+            broken = "the loss"
+        broken = broken or first_not_finite(self.model_parts[0], self.optimizers.optimizers[0])
+        (any_broken,) = self._stop.maximum(float(broken is not None))
+        if any_broken:
+            raise self._diverged(broken or "the state of another rank")
+
+    def _diverged(self, what: str) -> Diverged:
+        return diverged(what, self.step, self._folder / self.config.checkpoint.folder)
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
@@ -172,15 +229,18 @@ class SAFTrainer(Trainer):
         # at step 0 a checkpoint gave its weights alone: its schedule was another run's
         if self._saved.state and self.step:
             self.freezer.load_state(self._saved.state)
-        kind = "resume" if self.step else "start"
-        self.metrics_processor.write(kind, step=self.step, world_size=self.parallel_dims.world_size)
+        if not self._goes_on:
+            self.metrics_processor.start_anew()
+        row_type = ResumeRow if self.step else StartRow
+        self.metrics_processor.write(row_type(step=self.step, world_size=self.parallel_dims.world_size))
         if dist.get_rank() == 0:
             self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / "config.toml").write_text(to_toml(self._run), encoding="utf-8")
+            (self._folder / CONFIG_FILE).write_text(to_toml(self._run), encoding="utf-8")
         if self.freezer.plan is not None:
             logger.info(f"Resumed with a plan made at step {self.freezer.plan.step}: {self.freezer.summary()}")
+        self._first_step = self.step
         spent = SpentTime(self.step)
-        if self._saved.clock is not None and not self._is_branch:
+        if self._saved.clock is not None and self._goes_on:
             spent = SpentTime.from_json(self._saved.clock)
             self._last_update_seconds = spent.last_update
         self._clock = RunClock(spent)
@@ -200,7 +260,7 @@ class SAFTrainer(Trainer):
         """Once, when the last step is done."""
         assert self._clock is not None
         # what saf.matched_seconds of a run to be compared with this one is set to
-        self.metrics_processor.write("finish", step=self.step, seconds=self._clock.elapsed())
+        self.metrics_processor.write(FinishRow(step=self.step, seconds=self._clock.elapsed()))
         if self._budget is not None:
             logger.info(f"Time budget spent: {self._elapsed:.1f} s, {self.step} steps")
             if self._run.saf.enable and self.step < self._run.freeze_step:
@@ -220,11 +280,18 @@ class SAFTrainer(Trainer):
         self.optimizers.zero_grad()
         with self._collective_timeout(self._run.saf.timeout_seconds):
             self._validate("before_freeze")
-            data = read_calibration_data(self._calibration_loader(), self._run)
+            if not math.isfinite(self.metrics_processor.last_validation_loss):
+                raise self._diverged("the validation loss")
+            data = read_calibration_data(self._calibration_loader(), self._run, world_size=self._batch_world()[0])
             result = self.freezer.freeze(self.step, rate, data)
             self._heads_changed()
+            self._log_backends()
             self._validate("after_freeze")
         self._record(result)
+
+    def _log_backends(self) -> None:
+        for line in backend_lines(self.freezer.attentions):
+            logger.info(line)
 
     def _calibration_loader(self) -> ShardLoader:
         world_size, rank = self._batch_world()
@@ -255,29 +322,8 @@ class SAFTrainer(Trainer):
             self.fwd_bwd_fn = wrap_with_cuda_graph(self._forward_backward_body)
 
     def _record(self, result: FreezeResult) -> None:
-        plan, seconds = result.plan, result.seconds
-        stages = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
-        outcome = "Froze" if result.accepted else "Undid a freeze that cost too much loss:"
-        logger.info(f"{outcome} {len(plan.heads)} heads in {sum(seconds.values()):.1f} s ({stages})")
-        logger.info(f"Static heads: {self.freezer.summary() or 'none'}")
-        for head in plan.skipped:
-            logger.info(f"Skipped L{head.layer}H{head.head}: {head.reason}")
-        kind = "freeze" if result.accepted else "freeze_undone"
-        folder = f"saf/step-{plan.step:06d}"
-        if dist.get_rank() == 0 and result.accepted:
-            target = self._folder / folder
-            target.mkdir(parents=True, exist_ok=True)
-            plan.save(target / "plan.safetensors")
-            result.calibration.save(target / "stats.safetensors")
-        self.metrics_processor.write(
-            kind,
-            step=plan.step,
-            heads=len(plan.heads),
-            folder=folder if result.accepted else "",
-            digest=plan.digest,
-            seconds=seconds,
-            held_out_losses=result.losses,
-        )
+        self._warn_of_long("a freeze", sum(result.seconds.values()))
+        self.metrics_processor.write(record_freeze(result, self.freezer.summary(), self._folder))
 
     def _validate(self, phase: str) -> None:
         if self.config.validator.enable:

@@ -9,6 +9,7 @@
     python -m saf_titan.saf apply CHECKPOINT PLAN --out CHECKPOINT
     python -m saf_titan.saf export CHECKPOINT --out model.safetensors
     python -m saf_titan.saf restore model.safetensors --out full.safetensors
+    python -m saf_titan.saf verify CHECKPOINT
 
 A freeze writes PLAN and STATS to <run>/saf/step-<step>/{plan,stats}.safetensors; CHECKPOINT is a folder
 <run>/checkpoint/step-<step>.
@@ -17,16 +18,15 @@ A freeze writes PLAN and STATS to <run>/saf/step-<step>/{plan,stats}.safetensors
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated
 
 from saf_titan.config.own_sections import SafSection
-from saf_titan.fields.convert import Mismatch, convert, describe, field_types, takes_text
+from saf_titan.fields.command_line import Parser, run_command, value_of
+from saf_titan.fields.convert import describe, field_types
 from saf_titan.fields.docs import field_docs
 from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE
 from saf_titan.heads.counts import head_count
@@ -42,6 +42,7 @@ from saf_titan.saf.install.checkpoint import (
     restore_full,
     write_checkpoint,
 )
+from saf_titan.saf.install.integrity import damages
 from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.saf.plan.settings import PlanSettings
@@ -147,28 +148,15 @@ def export(args: argparse.Namespace) -> int:
 
 def restore(args: argparse.Namespace) -> int:
     plan = restore_full(args.model, args.out)
-    print(f"wrote {args.out}: all rows, those of {len(plan.heads)} static heads zero")
+    print(f"wrote {args.out}: all rows, those of {len(plan.heads)} static heads zero, and the plan")
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports a mistake on the command line as every other mistake is reported: by a ValueError."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; {self.prog} --help shows what there is")
-
-
-def _value(hint: object) -> Callable[[str], Any]:
-    """Reads one word as a value of the configuration's type `hint`, ranges included."""
-
-    def read(text: str) -> Any:
-        try:
-            return convert(text if takes_text(hint) else json.loads(text), hint)
-        except ValueError as error:
-            message = str(error) if isinstance(error, Mismatch) else f"must be {describe(hint)}"
-            raise argparse.ArgumentTypeError(f"{text!r} {message}") from error
-
-    return read
+def verify(args: argparse.Namespace) -> int:
+    """Exit status 0 for a sound checkpoint, 1 for a damaged one."""
+    faults = list(damages(args.checkpoint))
+    print(*faults or [f"{args.checkpoint} holds what was written"], sep="\n")
+    return 1 if faults else 0
 
 
 def _heads(text: str) -> list[Head]:
@@ -199,15 +187,15 @@ def _head_names(text: str) -> tuple[str, ...]:
     return tuple(head_name(*slot) for slot in _heads(text))
 
 
-_COUNT = _value(Annotated[int, POSITIVE])
-_NUMBER = _value(Annotated[int, NOT_NEGATIVE])
+_COUNT = value_of(Annotated[int, POSITIVE])
+_NUMBER = value_of(Annotated[int, NOT_NEGATIVE])
 _NUM_HEADS_HELP = "query heads a layer, for a checkpoint of stock torchtitan, which does not tell"
-_SAF = {name: _value(hint) for name, hint in field_types(SafSection).items()}
+_SAF = {name: value_of(hint) for name, hint in field_types(SafSection).items()}
 """Readers of the words that mean what a key of [saf] means."""
 
 
 def parser() -> argparse.ArgumentParser:
-    main = _Parser(
+    main = Parser(
         prog="python -m saf_titan.saf", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = main.add_subparsers(required=True, metavar="command")
@@ -268,7 +256,7 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(run=apply)
 
     command = commands.add_parser("export", help="weights of a frozen checkpoint without those of static heads")
-    command.add_argument("checkpoint", type=Path)
+    command.add_argument("checkpoint", type=Path, help="folder of a checkpoint, or a file that restore wrote")
     command.add_argument("--num-heads", type=_COUNT, help=_NUM_HEADS_HELP)
     command.add_argument("--out", type=Path, required=True, help="safetensors file")
     command.set_defaults(run=export)
@@ -277,18 +265,16 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("model", type=Path)
     command.add_argument("--out", type=Path, required=True, help="safetensors file")
     command.set_defaults(run=restore)
+
+    command = commands.add_parser("verify", help="compare a checkpoint with its checksums; status 1 if it is damaged")
+    command.add_argument("checkpoint", type=Path)
+    command.set_defaults(run=verify)
     return main
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command line; the exit status is 2, after one line, for whatever the user can mend."""
-    try:
-        args = parser().parse_args(argv)
-        status: int = args.run(args)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return status
+    return run_command(parser(), argv)
 
 
 if __name__ == "__main__":

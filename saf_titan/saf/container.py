@@ -33,7 +33,7 @@ def digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
 
 
 def pack(kind: str, version: int, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
-    """Bytes of a safetensors file of this kind. The header must be JSON without NaN."""
+    """Return the bytes of a safetensors file of this kind. The header must be JSON without NaN."""
     envelope = {"kind": kind, "version": version, "digest": digest(header, tensors), "header": header}
     # safetensors refuses two tensors that share memory
     own = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
@@ -43,7 +43,7 @@ def pack(kind: str, version: int, header: Mapping[str, Any], tensors: Mapping[st
 def unpack(
     data: bytes, kind: str, version: int, *, source: str = "the data"
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Header and tensors of `pack`.
+    """Return the header and the tensors that `pack` was given.
 
     Raises ValueError, with `source` in the message, if the bytes are damaged, of another kind, of an unknown
     version, or do not match their digest.
@@ -73,10 +73,9 @@ def unpack(
 
 @contextmanager
 def readable(source: str | Path, kind: str) -> Iterator[None]:
-    """Turn whatever a reader raises over a damaged or foreign file into one ValueError that names it.
+    """Turn any exception of a reader into one ValueError that names the damaged or foreign file.
 
-    Pickle, zip, JSON, safetensors and torch each have errors of their own, and more than one for each kind of damage.
-    Errors of the file system pass.
+    Pickle, zip, JSON, safetensors and torch raise many types of exceptions for damaged files. OSError is passed on.
     """
     try:
         yield
@@ -90,7 +89,7 @@ def readable(source: str | Path, kind: str) -> Iterator[None]:
 
 
 def read_file(path: str | Path, kind: str) -> bytes:
-    """The bytes of a file. ValueError, with the kind of file that is needed, if there is none or it is a folder."""
+    """Return the bytes of a file; raise ValueError, which says what is needed, if `path` is missing or a folder."""
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the file of a {kind}{_example(path)}")
@@ -104,7 +103,7 @@ def write_file(path: str | Path, data: bytes) -> None:
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        # opened by name, not as a private temporary file, so that others may read it as the umask says
+        # not a private temporary file, so that its permissions follow the umask
         with temporary.open("xb") as file:
             file.write(data)
             file.flush()
@@ -116,7 +115,7 @@ def write_file(path: str | Path, data: bytes) -> None:
 
 
 def _example(folder: Path) -> str:
-    """What there is to choose from in a folder."""
+    """Name the safetensors files of a folder, which may be what the user meant."""
     names = sorted(path.name for path in folder.glob("*.safetensors"))
     return f"; {folder} has {', '.join(names)}" if names else ""
 

@@ -29,6 +29,7 @@ from saf_titan.ops.mixed_attention.fused_backward import mixed_bwd_dkdv_kernel, 
 from saf_titan.ops.mixed_attention.fused_forward import mixed_fwd_kernel
 from saf_titan.ops.static_mix.triton import PRESCALE_ROWS, prescale_kernel, toeplitz_mm_kernel
 from saf_titan.ops.tiles import (
+    STRIP_COPIES,
     STRIP_PAD,
     TOEPLITZ_TILES,
     TOEPLITZ_TILES_FP32,
@@ -61,7 +62,7 @@ VALUES = {"q", "k", "v", "y", "x", "dy", "dq", "dk", "dv"}
 STATIC_VALUES = {"xs", "dys", "strip"}
 FLOATS = {"scale_log2"}
 # sizes that are multiples of 16 in every launch, or whenever the head dim is
-DIVISIBLE = {"rows", "columns", "L", "N", "stride_qt", "stride_kt", "stride_vt", "stride_yt", "stride_t", "stride_qb",
+DIVISIBLE = {"rows", "columns", "L", "X", "stride_qt", "stride_kt", "stride_vt", "stride_yt", "stride_t", "stride_qb",
              "stride_kb", "stride_vb", "stride_yb", "stride_b", "stride_qh", "stride_kh", "stride_vh", "stride_yh",
              "stride_k"}  # fmt: skip
 ONES = {"stride_qd", "stride_kd", "stride_vd", "stride_yd", "stride_d"}
@@ -108,16 +109,23 @@ def _without_documents(arch: int) -> Iterator[Case]:
             if tiles.shared_bytes(static_dtype(dtype).itemsize) <= limit:
                 for transpose in (False, True):
                     constants = {"D": 64, "BM": tiles.rows, "BN": tiles.columns, "BK": tiles.depth, "PAD": STRIP_PAD,
-                                 "TRANSPOSE": transpose} | precision  # fmt: skip
+                                 "COPIES": STRIP_COPIES, "TRANSPOSE": transpose} | precision  # fmt: skip
                     name = "toeplitz_mm" + "_transpose" * transpose
                     yield Case(name, toeplitz_mm_kernel, constants, tiles, dtype)
         for D in HEAD_DIMS:
             DL, DE = head_tiles(D)
             head = {"D": D, "DL": DL, "DE": DE} | precision
-            launches = [("mixed_fwd", mixed_fwd_kernel, {"PAD": STRIP_PAD}, forward_tiles(D, dtype, limit))]
+            launches = [
+                (
+                    "mixed_fwd",
+                    mixed_fwd_kernel,
+                    {"PAD": STRIP_PAD, "COPIES": STRIP_COPIES},
+                    forward_tiles(D, dtype, limit),
+                )
+            ]
             for group in GROUPS:
                 name = "mixed_bwd_dkdv" + f"_group{group}" * (group > 1)
-                constants = {"PAD": STRIP_PAD, "GROUP": group}
+                constants = {"PAD": STRIP_PAD, "COPIES": STRIP_COPIES, "GROUP": group}
                 launches.append((name, mixed_bwd_dkdv_kernel, constants, key_tiles(D, group, dtype, limit)))
             launches.append(("mixed_bwd_dq", mixed_bwd_dq_kernel, {}, query_tiles(D, dtype, limit)))
             for name, kernel, constants, tiles in launches:

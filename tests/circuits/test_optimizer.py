@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
-from saf_titan.circuits.schedule import Schedule, constant, hold_then_ramp
+from saf_titan.config.circuit_groups import CircuitGroup
 
 LR, DECAY = 1e-2, 0.1
-FOUR_TIMES = constant(4.0)
+FOUR_TIMES = CircuitGroup(match="qk", factor=4.0)
 
 
 class Attention(nn.Module):
@@ -42,18 +42,18 @@ def build(
     name: str = "AdamW",
     lr: float = LR,
     decay: float = DECAY,
-    ratio: Schedule = FOUR_TIMES,
+    rule: CircuitGroup = FOUR_TIMES,
     scale_weight_decay: bool = False,
 ) -> tuple[CircuitOptimizers, CircuitSchedules]:
     specific = {"betas": (0.9, 0.95), "eps": 1e-8} if name == "AdamW" else {"momentum": 0.9}
     optimizers = CircuitOptimizers.Config(
         name=name,
         hyper_parameters={"lr": lr, "weight_decay": decay, **specific},
-        split_qk=True,
+        rules=(rule,),
         implementation="for-loop",
     ).build(model_parts=[model])
     schedules = CircuitSchedules.Config(
-        warmup_steps=2, decay_type="cosine", qk_ratio=ratio, scale_weight_decay=scale_weight_decay
+        warmup_steps=2, decay_type="cosine", scale_weight_decay=scale_weight_decay
     ).build(optimizers=optimizers, training_steps=10)
     return optimizers, schedules
 
@@ -68,7 +68,8 @@ def decay_of_a_zero_gradient_step(model: nn.Module, optimizers: CircuitOptimizer
 
 
 def test_ratio_multiplies_the_scheduled_rate_at_every_step() -> None:
-    optimizers, schedules = build(Model(), ratio=hold_then_ramp(4.0, 1.0, hold_steps=3, ramp_steps=2))
+    rule = CircuitGroup(match="qk", factor=4.0, schedule="hold_then_ramp", hold_steps=3, ramp_steps=2)
+    optimizers, schedules = build(Model(), rule=rule)
     ratios = []
     for _ in range(8):
         rates = schedules.get_metrics()
@@ -143,12 +144,12 @@ def test_config_wins_over_the_checkpoint_and_the_difference_is_logged(caplog: py
 
 
 def test_unchanged_resume_is_silent_even_while_the_ratio_moves(caplog: pytest.LogCaptureFixture) -> None:
-    ramp = hold_then_ramp(4.0, 1.0, hold_steps=0, ramp_steps=5)
-    trained, schedules = build(Model(), ratio=ramp)
+    ramp = CircuitGroup(match="qk", factor=4.0, schedule="linear", ramp_steps=5)
+    trained, schedules = build(Model(), rule=ramp)
     for _ in range(3):
         trained.step()
         schedules.step()
-    resumed, resumed_schedules = build(Model(), ratio=ramp)
+    resumed, resumed_schedules = build(Model(), rule=ramp)
     with caplog.at_level(logging.WARNING):
         resumed_schedules.load_state_dict(schedules.state_dict())
         resumed.load_state_dict(trained.state_dict())

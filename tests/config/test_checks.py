@@ -1,4 +1,7 @@
-"""Combinations that cannot make a run are refused before anything is built, and the nearest possible ones are not."""
+"""Combinations that cannot make a run are refused before anything is built, and the nearest possible ones are not.
+
+Covers config/freeze_checks.py, config/schema.py, config/shapes.py.
+"""
 
 import pytest
 
@@ -210,7 +213,9 @@ def test_world_size_that_does_not_fit_the_degrees(words: list[str], world_size: 
     ("sequences", "batch", "world_size", "key"),
     [
         (64, 8, 4, None),
-        (30, 8, 4, "saf.calibration_sequences"),
+        # 30 on 4 ranks become 32
+        (30, 8, 4, "saf.calibration_batch_size"),
+        (30, 4, 4, None),
         (3, 1, 1, None),
         (2, 1, 1, "saf.calibration_batch_size"),
         (4, 1, 2, None),

@@ -1,4 +1,7 @@
-"""Whatever is in the file and on the command line: a run, or a `ConfigError` of one line a fault."""
+"""Whatever is in the file and on the command line: a run, or a `ConfigError` of one line a fault.
+
+Covers fields/convert.py, fields/ranges.py.
+"""
 
 import json
 import math
@@ -11,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from saf_titan.config import ConfigError, RunConfig, load_config, to_toml
-from saf_titan.fields.convert import choices, convert, field_types, is_section, to_toml_value
+from saf_titan.fields.convert import choices, convert, field_types, is_section, is_table_list, to_toml_value
 from saf_titan.fields.ranges import Range
 
 # the folder of a test is written over by each example
@@ -100,6 +103,10 @@ def test_any_command_line(words: list[str]) -> None:
 
 def allowed(hint: Any) -> st.SearchStrategy[Any]:
     """Values that a field takes."""
+    if is_table_list(hint):
+        (table, *_) = get_args(hint)
+        fields = {name: allowed(item) for name, item in field_types(table).items() if name == "factor"}
+        return st.lists(st.builds(table, match=st.sampled_from(["qk", "ov"]), **fields), max_size=2).map(tuple)
     if names := choices(hint):
         return st.sampled_from(list(names))
     if get_origin(hint) is Annotated:

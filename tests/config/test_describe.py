@@ -1,4 +1,7 @@
-"""Help covers every key, and a run written as TOML reads back to itself."""
+"""Help covers every key, and a run written as TOML reads back to itself.
+
+Covers config/host_sections.py, config/own_sections.py.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -65,6 +68,8 @@ def published(name: str) -> RunConfig:
         ("124m_8k_saf25", 491_520, 2_457_600_000, 36),
         ("124m_16k_saf25", 491_520, 2_457_600_000, 36),
         ("124m_4k_qk10", 491_520, 2_457_600_000, 0),
+        ("124m_4k_qk_ramp20", 491_520, 2_457_600_000, 0),
+        ("124m_4k_qk_slow_start", 491_520, 2_457_600_000, 0),
         ("1b_8k", 524_288, 19_667_091_456, 0),
         ("1b_8k_saf25", 524_288, 19_667_091_456, 128),
         ("1b_8k_saf50", 524_288, 19_667_091_456, 256),

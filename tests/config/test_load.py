@@ -1,4 +1,7 @@
-"""Reading a configuration: sources, precedence, and one error that lists every fault."""
+"""Reading a configuration: sources, precedence, and one error that lists every fault.
+
+Covers fields/errors.py.
+"""
 
 import dataclasses
 import subprocess
@@ -187,6 +190,18 @@ def test_a_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.toml"
     path.write_bytes(content)
     assert only(path).source == str(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "bom.toml"
+    path.write_bytes(b'\xef\xbb\xbf[model]\nflavor = "debug"\n')
+    assert load_config(path).model.flavor == "debug"
+
+
+def test_a_key_of_torchtitan_that_we_replace_says_by_what() -> None:
+    problem = only(None, "--validator.steps", "16")
+    assert problem.key == "validator.steps"
+    assert "set validator.tokens" in problem.message
 
 
 def test_a_missing_file_names_its_neighbour(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from saf_titan.data.corpus import open_stream
 from saf_titan.data.loader import ShardLoader
-from saf_titan.data.shards import open_stream
 from saf_titan.data.windows import permute
 from tests.data.corpus import write_corpus
 

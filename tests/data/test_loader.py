@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torchtitan.components.loss import IGNORE_INDEX
 
 from saf_titan.data.loader import NullTokenizer, ShardLoader
 
@@ -129,7 +130,7 @@ def test_resume_in_another_order_is_refused(folder: Path, change: dict[str, Any]
 
 def test_resume_on_another_corpus_is_refused(folder: Path, write_corpus) -> None:
     other = write_corpus(TRAIN[::-1], VAL, name="other")
-    with pytest.raises(ValueError, match=r"the corpus in .*other was"):
+    with pytest.raises(ValueError, match=rf"data.path = {other} holds other training tokens"):
         build(other).load_state_dict(build(folder).state_dict())
     moved = write_corpus(TRAIN, VAL, shard_tokens=50, name="moved")
     build(moved).load_state_dict(build(folder).state_dict())
@@ -167,12 +168,22 @@ def test_a_split_too_short_for_one_window(write_corpus, length: int) -> None:
         build(folder)
 
 
-def test_a_finite_loader_stops_at_the_last_whole_batch(folder: Path) -> None:
-    loaders = [build(folder, split="validation", ranks=2, rank=rank, batch=1, infinite=False) for rank in range(2)]
-    # 5 windows, 2 a batch, on both ranks alike
-    assert [len(list(loader)) for loader in loaders] == [2, 2]
-    with pytest.raises(ValueError, match="has 5 windows of 8 tokens, and one batch of 3 ranks x 2 sequences needs 6"):
-        build(folder, split="validation", ranks=3, batch=2, infinite=False)
+@pytest.mark.parametrize(("ranks", "batch"), [(1, 1), (1, 2), (2, 1), (2, 3), (4, 1), (8, 2)])
+@pytest.mark.parametrize(("max_tokens", "num_windows"), [(0, 5), (1, 1), (3 * T, 3), (4 * T - 1, 3), (99 * T, 5)])
+def test_a_finite_loader_gives_each_window_once_on_any_number_of_ranks(
+    folder: Path, ranks: int, batch: int, max_tokens: int, num_windows: int
+) -> None:
+    options = {"split": "validation", "shuffle": False, "infinite": False, "max_tokens": max_tokens}
+    loaders = [build(folder, ranks=ranks, rank=rank, batch=batch, **options) for rank in range(ranks)]
+    batches = [list(loader) for loader in loaders]
+    # as many batches on each rank: a forward is a collective
+    assert {len(given) for given in batches} == {loaders[0].num_batches}
+    rows = [row for given in batches for inputs, y_BT in given for row in zip(inputs["input"], y_BT, strict=True)]
+    real = [(x_T, y_T) for x_T, y_T in rows if not (y_T == IGNORE_INDEX).all()]
+    assert sorted(int(x_T[0]) for x_T, _ in real) == [1000 + T * window for window in range(4, 4 + num_windows)]
+    assert all(torch.equal(y_T, x_T + 1) for x_T, y_T in real)
+    # what fills the last batch up goes through the model too
+    assert all((x_T >= 0).all() for x_T, _ in rows)
 
 
 def test_an_infinite_loader_may_be_shorter_than_a_batch(folder: Path) -> None:
@@ -183,6 +194,26 @@ def test_an_infinite_loader_may_be_shorter_than_a_batch(folder: Path) -> None:
 def test_the_window_of_a_sequence(folder: Path) -> None:
     loader = build(folder, split="validation", batch=1)
     assert [1000 + T * loader.window(sequence) for sequence in range(8)] == first_ids(loader, 8)
+
+
+@pytest.mark.parametrize(("ranks", "batch", "per_step", "expected"), [(1, 1, 2, 6), (1, 2, 4, 4), (2, 1, 3, 3)])
+def test_a_finite_loader_stops_after_whole_steps(
+    folder: Path, ranks: int, batch: int, per_step: int, expected: int
+) -> None:
+    options = {"split": "validation", "shuffle": False, "infinite": False, "batches_per_step": per_step}
+    for rank in range(ranks):
+        loader = build(folder, ranks=ranks, rank=rank, batch=batch, **options)
+        assert len(list(loader)) == loader.num_batches == expected
+
+
+def test_tokens_given_do_not_depend_on_the_batch_of_today(folder: Path) -> None:
+    before = build(folder, ranks=2, batch=3)
+    first_ids(before, 4)
+    assert before.tokens_given == 4 * 2 * 3 * T
+    after = build(folder, batch=1)
+    after.load_state_dict(before.state_dict())
+    first_ids(after, 2)
+    assert after.tokens_given == (4 * 2 * 3 + 2) * T
 
 
 def test_a_vocabulary_larger_than_the_embedding_is_refused(folder: Path) -> None:

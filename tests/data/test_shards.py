@@ -1,4 +1,7 @@
-"""Shards read as one stream, and every disagreement between header, manifest and file is one clear error."""
+"""Shards read as one stream, and every disagreement between header, manifest and file is one clear error.
+
+Covers data/manifest.py.
+"""
 
 import json
 import struct
@@ -8,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from saf_titan.data.shards import open_stream, verify_shards
+from saf_titan.data.corpus import open_stream
+from saf_titan.data.shards import verify_shards
 
 Edit = Callable[[Path, str, object], None]
 IDS = [(7 * i) % 4999 for i in range(2500)]

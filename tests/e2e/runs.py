@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from tests.e2e.rank_server import RankServer
 
 ROOT = Path(__file__).parents[2]
 TINY = Path(__file__).parent / "tiny.toml"
@@ -59,11 +64,35 @@ def environment() -> dict[str, str]:
     }
 
 
-def train(folder: Path, *overrides: str, ranks: int = 2, config: Path = TINY, status: int = 0) -> Run:
-    """Run to the end and check the exit status; ``status`` 1 stands for any failure (the launcher has its own)."""
-    finished = execute([*torchrun(ranks), *module(folder, *overrides, config=config)])
-    assert (finished.returncode != 0) == (status != 0), finished.stdout[-6000:]
-    return Run(folder=folder, status=finished.returncode, output=finished.stdout)
+def train(
+    folder: Path,
+    *overrides: str,
+    ranks: int = 2,
+    config: Path = TINY,
+    status: int = 0,
+    through_torchrun: bool = False,
+) -> Run:
+    """Run to the end and check the exit status; ``status`` 1 stands for any failure (the launcher has its own).
+
+    The ranks are forked from a server that has imported torch already (see ``rank_server``), or started by torchrun.
+    """
+    words = module(folder, *overrides, config=config)
+    if through_torchrun:
+        finished = execute([*torchrun(ranks), *words])
+        exit_status, output = finished.returncode, finished.stdout
+    else:
+        with tempfile.NamedTemporaryFile("r", errors="replace") as log:
+            exit_status = _server().run(words[2:], ranks=ranks, output=Path(log.name))
+            output = log.read()
+    assert (exit_status != 0) == (status != 0), output[-6000:]
+    return Run(folder=folder, status=exit_status, output=output)
+
+
+@cache
+def _server() -> RankServer:
+    server = RankServer(environment(), ROOT)
+    atexit.register(server.close)
+    return server
 
 
 def execute(words: list[str], preexec_fn: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,7 @@
-"""Every configuration that is shipped resolves to a run, without a device, data or weights."""
+"""Every configuration that is shipped resolves to a run, without a device, data or weights.
+
+Covers run/dry_run.py.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import pytest
 
 from saf_titan.config import load_config
 from saf_titan.run.dry_run import describe
+from saf_titan.train import main
 from tests.e2e.runs import ROOT, environment
 
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
@@ -34,11 +38,11 @@ def test_all_published_runs_are_there() -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_dry_run_describes_the_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "4" if path.stem.startswith("1b") else "1")
+def test_dry_run_describes_the_run(path: Path) -> None:
     run = load_config(path)
-    text = describe(run)
-    for title in ("Configuration", "Model", "Parameter groups", "Tokens", "Schedule", "Freeze", "Memory per rank"):
+    text = describe(run, 4 if path.stem.startswith("1b") else 1)
+    titles = "Configuration", "Model", "Parameter groups", "Tokens", "Data", "Schedule", "Freeze", "Memory per rank"
+    for title in titles:
         assert re.search(rf"^{title}", text, re.MULTILINE), title
     assert "not divisible" not in text
     if run.saf.enable:
@@ -60,16 +64,27 @@ def test_ratio_shows_in_the_group_table() -> None:
     assert re.search(r"ov +24 +14,155,776 +0\.0006", text)
 
 
-def test_command_line_prints_and_stops(tmp_path: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "saf_titan.train", "--config", str(ROOT / "configs" / "debug_cpu.toml"), "--dry-run"],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "8,240,400 parameters" in result.stdout
+def test_command_line_prints_and_stops(
+    tmp_path: Path,
+    corpus_overrides: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--config", str(ROOT / "configs" / "debug_cpu.toml"), "--dry-run", "--saf.calibration_sequences=8"]
+    assert main([*words, *corpus_overrides]) == 0
+    output = capsys.readouterr().out
+    assert "8,240,400 parameters" in output
+    assert "60,000 training tokens, 6,000 held out" in output
+    # 300 steps of 2 sequences of 256 tokens
+    assert "2.56 epochs over the training tokens (234 windows of 256)" in output
+    assert "matrix products in float32" in output
+
+    # without data all else is said, and the run is refused
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert "8,240,400 parameters" in captured.out
+    assert "data.path must be a folder written by" in captured.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -99,15 +114,20 @@ def test_matrices_show_their_size() -> None:
     assert "T x T matrices: 2.25 GiB" in text
 
 
-def test_batches_of_calibration_show_what_they_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibration_sequences_that_ranks_do_not_divide() -> None:
+    text = describe(load_config(ROOT / "configs" / "1b_8k_saf25.toml"), 32)
+    assert "calibrated on 32 held-out sequences" in text
+    assert "saf.calibration_sequences = 16 becomes 32, the next multiple of the 32 ranks" in text
+
+
+def test_batches_of_calibration_show_what_they_keep() -> None:
     words = ["--saf.enable=true", "--saf.calibration_sequences=32", "--saf.calibration_batch_size=8"]
+    words += ["--training.mixed_precision_param=bfloat16"]
     config = load_config(ROOT / "configs" / "124m_4k_saf25.toml", words)
     # 32 sequences x 4096 tokens x 12 layers x (12 + 12) heads x 64 numbers of 2 bytes
     for world_size, expected in (
-        ("1", "4.50 GiB (none with saf.calibration_batch_size = 32)"),
-        ("2", "2.25 GiB (none"),
+        (1, "4.50 GiB (none with saf.calibration_batch_size = 32)"),
+        (2, "2.25 GiB (none"),
     ):
-        monkeypatch.setenv("WORLD_SIZE", world_size)
-        assert f"keeps queries and keys of all layers: {expected}" in describe(config)
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    assert "keeps queries and keys" not in describe(config)
+        assert f"keeps queries and keys of all layers: {expected}" in describe(config, world_size)
+    assert "keeps queries and keys" not in describe(config, 4)

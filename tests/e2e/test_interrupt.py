@@ -1,4 +1,7 @@
-"""Runs that are stopped, killed, or meet a broken disk lose nothing that was checkpointed."""
+"""Runs that are stopped, killed, or meet a broken disk lose nothing that was checkpointed.
+
+Covers run/leave.py.
+"""
 
 from __future__ import annotations
 
@@ -91,6 +94,19 @@ def test_a_full_disk_is_one_clear_error_and_the_last_checkpoint_survives(
     assert max(train(tmp_path, *corpus_overrides, ranks=1).losses()) == 8
 
 
+def test_a_run_that_diverges_saves_nothing_and_names_the_sound_checkpoint(
+    tmp_path: Path, corpus_overrides: tuple[str, ...]
+) -> None:
+    options = (*corpus_overrides, "--saf.enable", "false", "--metrics.log_freq", "100")
+    train(tmp_path, *options, "--training.steps", "2", ranks=1)
+    # at this rate the weights overflow; only the checkpoint of step 4 looks, because no step before it is logged
+    broken = train(tmp_path, *options, "--training.steps", "8", "--optimizer.lr", "1e38", status=1)
+    assert "the run has diverged" in broken.output, broken.output[-3000:]
+    assert f"the newest sound checkpoint is {tmp_path / 'checkpoint' / 'step-2'}" in broken.output
+    assert newest_step(tmp_path) == 2
+    assert max(train(tmp_path, *options, "--training.steps", "8", ranks=1).losses()) == 8
+
+
 def test_a_damaged_shard_names_the_file(tmp_path: Path, corpus_overrides: tuple[str, ...]) -> None:
     source = Path(corpus_overrides[1])
     broken = tmp_path / "corpus"
@@ -103,12 +119,3 @@ def test_a_damaged_shard_names_the_file(tmp_path: Path, corpus_overrides: tuple[
     assert str(shard) in failed.output
     # the launcher's own at most: that a rank failed, and what torchtitan recorded of it
     assert failed.output.count(TRACEBACK) <= 2
-
-
-def test_too_little_calibration_data_is_known_before_the_first_step(
-    tmp_path: Path, corpus_overrides: tuple[str, ...]
-) -> None:
-    failed = train(tmp_path, *corpus_overrides, "--saf.calibration_sequences", "1000", ranks=1, status=1)
-    assert "saf.calibration_sequences = 1000" in failed.output
-    assert "windows of 64 tokens" in failed.output
-    assert "step 1/" not in failed.output

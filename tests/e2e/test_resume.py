@@ -1,7 +1,11 @@
-"""A resumed run continues exactly where the uninterrupted one would be."""
+"""A resumed run continues exactly where the uninterrupted one would be.
+
+Covers run/build.py, run/trainer.py.
+"""
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
@@ -61,6 +65,9 @@ def test_resume_at_another_world_size_sees_the_same_data_and_heads(
         # the same sequences, whose gradients are added up in another order: float32 rounding, grown by AdamW
         assert loss == pytest.approx(source.losses()[step], abs=2e-5), step
     assert [row["static_heads"] for row in resumed.kind("train")] == [2, 2]
+    final = [run.kind("validation")[-1] for run in (source, resumed)]
+    assert final[1]["loss"] == pytest.approx(final[0]["loss"], abs=2e-5)
+    assert final[1]["perplexity"] == pytest.approx(math.exp(final[1]["loss"]))
     plans = [read_freeze(run.folder / "checkpoint" / "step-8").plan for run in (source, resumed)]
     assert plans[0] is not None
     assert plans[1] is not None
@@ -87,11 +94,12 @@ def test_a_checkpoint_before_the_freeze_has_stock_keys_only(whole: Run) -> None:
     assert keys(2) - keys(6) == set()
 
 
-def test_tokens_are_counted_over_a_change_of_world_size(
+def test_tokens_are_counted_over_a_change_of_world_size_and_batch(
     whole: Run, tmp_path: Path, corpus_overrides: tuple[str, ...]
 ) -> None:
-    resumed = resume(whole, tmp_path, 6, *corpus_overrides, ranks=1)
-    assert [row["tokens"] for row in resumed.kind("train")] == [7 * 8 * 64, 8 * 8 * 64]
+    half = ("--training.global_batch_size", "4")
+    resumed = resume(whole, tmp_path, 6, *corpus_overrides, *half, ranks=1)
+    assert [row["tokens"] for row in resumed.kind("train")] == [(6 * 8 + 4) * 64, (6 * 8 + 8) * 64]
 
 
 @pytest.mark.parametrize(
@@ -116,14 +124,19 @@ def test_a_resume_that_would_be_another_run_is_refused(
     assert sorted(path.name for path in checkpoints.iterdir()) == ["step-2", "step-6"]
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "data"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "data", "byte"])
 def test_a_damaged_checkpoint_is_named(
     whole: Run, tmp_path: Path, corpus_overrides: tuple[str, ...], damage: str
 ) -> None:
     folder = tmp_path / "checkpoint" / "step-6"
     shutil.copytree(whole.folder / "checkpoint" / "step-6", folder)
-    victim = folder / ("__0_0.distcp" if damage == "data" else ".metadata")
-    victim.write_bytes(b"" if damage == "empty" else victim.read_bytes()[: victim.stat().st_size // 2])
+    victim = folder / ("__0_0.distcp" if damage in ("data", "byte") else ".metadata")
+    content = bytearray(victim.read_bytes())
+    if damage == "byte":
+        content[len(content) // 2] ^= 1
+    else:
+        del content[0 if damage == "empty" else len(content) // 2 :]
+    victim.write_bytes(content)
     refused = train(tmp_path, *corpus_overrides, ranks=1, status=1)
     assert "is damaged" in refused.output
     assert str(tmp_path) in refused.output

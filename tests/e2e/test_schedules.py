@@ -1,4 +1,7 @@
-"""Selectors, contents and schedules through the whole trainer."""
+"""Selectors, contents and schedules through the whole trainer.
+
+Covers run/announce.py.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from saf_titan.report.run_log import read_run
+from saf_titan.report.write import write_report
 from saf_titan.run.resume import read_freeze
 from tests.e2e.runs import train
 
@@ -42,6 +47,12 @@ def test_a_freeze_over_budget_is_undone_to_the_bit(tmp_path: Path, corpus_overri
     budget = train(tmp_path / "budget", *corpus_overrides, *BUDGET, ranks=2)
     undone = budget.kind("freeze_undone")
     assert undone
+    log = read_run(budget.folder)
+    assert [row.step for row in log.undone] == [row["step"] for row in undone]
+    assert log.finished
+    assert log.damaged == []
+    assert log.unknown == []
+    assert "Undone freezes" in write_report(budget.folder).read_text()
     for row in undone:
         before, after = row["held_out_losses"]
         assert after > before
@@ -147,6 +158,8 @@ def test_a_time_budget_ends_the_run_and_the_learning_rate_schedule(
     assert run.kind("validation")[-1]["phase"] == "final"
     (finish,) = run.kind("finish")
     assert finish["step"] == rows[-1]["step"]
+    # the report knows that the run is over, whatever number of steps it took
+    assert read_run(run.folder).finished
     # one and a half updates before the budget is spent at the earliest
     assert 2 < finish["seconds"] < 6
     assert (tmp_path / "checkpoint" / f"step-{rows[-1]['step']}" / ".metadata").is_file()

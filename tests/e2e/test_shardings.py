@@ -1,4 +1,7 @@
-"""Weights that static heads no longer use stay exactly zero, however the model is sharded and a step computed."""
+"""Weights that static heads no longer use stay exactly zero, however the model is sharded and a step computed.
+
+Covers models/parallelize.py, layers/activation_checkpoint.py.
+"""
 
 from __future__ import annotations
 

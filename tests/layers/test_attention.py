@@ -1,4 +1,7 @@
-"""Attention with live and static heads: what is computed, what is skipped, what refuses."""
+"""Attention with live and static heads: what is computed, what is skipped, what refuses.
+
+Covers layers/qkv.py.
+"""
 
 from __future__ import annotations
 

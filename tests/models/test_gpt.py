@@ -1,4 +1,7 @@
-"""Sizes, initialisation and output of the GPT decoder."""
+"""Sizes, initialisation and output of the GPT decoder.
+
+Covers layers/mlp.py, layers/norm.py, layers/position.py, models/decoder.py, models/flops.py, models/init.py.
+"""
 
 from __future__ import annotations
 

@@ -49,13 +49,15 @@ def test_operator_contract() -> None:
     assert torch.autograd.gradcheck(lambda x: dense_mix(x, p_HTT), x_BTHD)
 
 
-@pytest.mark.parametrize(("num_kv", "static"), [(4, (1, 2)), (2, (0, 1, 3)), (2, (2,)), (4, (0, 1, 2, 3))], ids=str)
-def test_a_layer_mixes_as_with_compact_patterns(num_kv: int, static: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("num_kv_heads", "static"), [(4, (1, 2)), (2, (0, 1, 3)), (2, (2,)), (4, (0, 1, 2, 3))], ids=str
+)
+def test_a_layer_mixes_as_with_compact_patterns(num_kv_heads: int, static: tuple[int, ...]) -> None:
     B, T, H, D = 2, 24, 4, 8
     live = [head for head in range(H) if head not in static]
     alpha_ST, rho_ST = values(2, len(static), T + 5).unbind(0)
-    q, v = values(B, T, len(live), D), values(B, T, num_kv, D)
-    kept = sorted({head // (H // num_kv) for head in live})
+    q, v = values(B, T, len(live), D), values(B, T, num_kv_heads, D)
+    kept = sorted({head // (H // num_kv_heads) for head in live})
     k = values(B, T, len(kept), D) if live else None
     arguments = (q if live else None, k, v)
     expected = mixed_attention(

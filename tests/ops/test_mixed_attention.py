@@ -1,4 +1,8 @@
-"""`mixed_attention` against the dense definition: head orders, grouped keys, gradients, errors."""
+"""`mixed_attention` against the dense definition: head orders, grouped keys, gradients, errors.
+
+Covers ops/mixed_attention/cpu.py, ops/mixed_attention/heads.py, ops/mixed_attention/naive.py,
+ops/mixed_attention/op.py, ops/mixed_attention/split.py.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +35,17 @@ LAYERS = [
 class Layer:
     """Inputs of one attention layer, and which of them are live."""
 
-    def __init__(self, num_heads: int, num_kv: int, static: tuple[int, ...], T: int, D: int = 8, B: int = 2) -> None:
+    def __init__(
+        self, num_heads: int, num_kv_heads: int, static: tuple[int, ...], T: int, D: int = 8, B: int = 2
+    ) -> None:
         torch.manual_seed(0)
-        group = num_heads // num_kv
+        group = num_heads // num_kv_heads
         self.static = static
         self.live = tuple(h for h in range(num_heads) if h not in static)
         self.kept = sorted({h // group for h in self.live})
         self.q: Tensor | None = torch.randn(B, T, len(self.live), D, requires_grad=True) if self.live else None
         self.k: Tensor | None = torch.randn(B, T, len(self.kept), D, requires_grad=True) if self.live else None
-        self.v = torch.randn(B, T, num_kv, D, requires_grad=True)
+        self.v = torch.randn(B, T, num_kv_heads, D, requires_grad=True)
         self.dy = torch.randn(B, T, num_heads, D)
         self.pattern: StaticPattern | None = None
         if static:
@@ -59,11 +65,11 @@ class Layer:
         return [y, *torch.autograd.grad(y, inputs, self.dy, retain_graph=retain_graph)]
 
 
-@pytest.mark.parametrize(("num_heads", "num_kv", "static"), LAYERS)
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "static"), LAYERS)
 @pytest.mark.parametrize("T", [1, 63, 80])
 @pytest.mark.parametrize("backend", ["auto", "split"])
-def test_output_and_gradients(num_heads: int, num_kv: int, static: tuple[int, ...], T: int, backend: str) -> None:
-    layer = Layer(num_heads, num_kv, static, T)
+def test_output_and_gradients(num_heads: int, num_kv_heads: int, static: tuple[int, ...], T: int, backend: str) -> None:
+    layer = Layer(num_heads, num_kv_heads, static, T)
     for actual, expected in zip(layer.run(backend), layer.run("naive"), strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
@@ -117,27 +123,27 @@ def test_nothing_crosses_packed_documents(backend: str) -> None:
         torch.testing.assert_close(packed[0][:, a:b], alone)
 
 
-@pytest.mark.parametrize(("num_heads", "num_kv", "static"), [(6, 2, (3, 4, 5)), (4, 4, (0, 2)), (4, 4, (3,))])
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "static"), [(6, 2, (3, 4, 5)), (4, 4, (0, 2)), (4, 4, (3,))])
 @pytest.mark.parametrize("backend", ["split", "fused"])
 @pytest.mark.parametrize("bounds", [None, [0, 7, 20]])
 def test_keys_of_all_kv_heads_may_be_given(
-    num_heads: int, num_kv: int, static: tuple[int, ...], backend: str, bounds: list[int] | None
+    num_heads: int, num_kv_heads: int, static: tuple[int, ...], backend: str, bounds: list[int] | None
 ) -> None:
-    layer = Layer(num_heads, num_kv, static, T=20, B=1)
+    layer = Layer(num_heads, num_kv_heads, static, T=20, B=1)
     documents = {} if bounds is None else {"cu_seqlens": torch.tensor(bounds)}
     compact = layer.run(backend, **documents)
     assert layer.k is not None
-    spread = torch.full((1, 20, num_kv, 8), torch.nan)
+    spread = torch.full((1, 20, num_kv_heads, 8), torch.nan)
     spread[:, :, layer.kept] = layer.k.detach()
     layer.k = spread.requires_grad_()
     y, dq, dk, dv = layer.run(backend, **documents)
     assert dk.shape == spread.shape
-    assert not dk[:, :, [h for h in range(num_kv) if h not in layer.kept]].any()
+    assert not dk[:, :, [h for h in range(num_kv_heads) if h not in layer.kept]].any()
     for actual, expected in zip((y, dq, dk[:, :, layer.kept], dv), compact, strict=True):
         torch.testing.assert_close(actual, expected)
 
 
-def test_a_wrong_number_of_key_heads_is_refused() -> None:
+def test_a_wrong_number_of_kv_heads_is_refused() -> None:
     layer = Layer(6, 6, (1, 2), T=20)
     assert layer.k is not None
     layer.k = layer.k[:, :, :3]
@@ -252,9 +258,9 @@ def test_low_precision(dtype: torch.dtype, backend: str) -> None:
 
 # opcheck itself reads the gradient of the tensors it clones
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
-@pytest.mark.parametrize(("num_heads", "num_kv"), [(3, 3), (4, 2)])
-def test_operator_contract(num_heads: int, num_kv: int) -> None:
-    layer = Layer(num_heads, num_kv, (1,), T=20)
+@pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(3, 3), (4, 2)])
+def test_operator_contract(num_heads: int, num_kv_heads: int) -> None:
+    layer = Layer(num_heads, num_kv_heads, (1,), T=20)
     assert layer.pattern is not None
     heads = (torch.tensor(layer.live), torch.tensor(layer.static))
     inputs = (layer.q, layer.k, layer.v, *heads, *layer.pattern, None, 0.3)

@@ -52,7 +52,7 @@ def test_layers_share_the_tables_until_the_bounds_change() -> None:
     assert for_kernels(8, 6, cu_seqlens, CPU) is not documents
     documents = for_kernels(8, 5, cu_seqlens, CPU)
     cu_seqlens[1] = 3
-    assert for_kernels(8, 5, cu_seqlens, CPU).length_N.tolist() == [3, 5]
+    assert for_kernels(8, 5, cu_seqlens, CPU).length_E.tolist() == [3, 5]
     with torch.inference_mode():
         bounds = torch.tensor([0, 8])
         assert for_kernels(8, 8, bounds, CPU) is not for_kernels(8, 8, bounds, CPU)

@@ -1,4 +1,8 @@
-"""`static_mix` against the dense definition: values, gradients, layouts, torch integration."""
+"""`static_mix` against the dense definition: values, gradients, layouts, torch integration.
+
+Covers ops/convolution.py, ops/exponentials.py, ops/static_mix/compiled.py, ops/static_mix/fft.py,
+ops/static_mix/naive.py, ops/static_mix/op.py, ops/static_mix/planner.py, ops/static_mix/toeplitz.py.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +78,7 @@ def fft(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("T", [1, 2, 5, 97, 128, 600, 700])
 def test_values_and_gradients_of_the_fp32_fft(T: int, dtype: torch.dtype, fft: str) -> None:
-    certified = tuple(name for name in NAMES if name not in ("spiky", "swinging-columns"))
+    certified = tuple(name for name in NAMES if name not in ("spiky", "swinging-columns", "noisy"))
     forward, backward = mix_both(certified, T, "fft", dtype)
     limit = {torch.float32: 5e-6, torch.bfloat16: 6e-3, torch.float16: 8e-4}[dtype]
     assert forward < limit
@@ -123,9 +127,7 @@ def test_the_extension_takes_patterns_as_they_come(monkeypatch: pytest.MonkeyPat
     assert not strided.scale_HT.is_contiguous()
     expected = static_mix(v, some, backend="fft")
     assert torch.equal(static_mix(v, strided, backend="fft"), expected)
-    # factors that a module was cast with, and another default dtype
-    rounded = some._replace(scale_HT=some.scale_HT.bfloat16(), inv_z_HT=some.inv_z_HT.bfloat16())
-    assert relative_error(static_mix(v, rounded, backend="fft"), expected.double()) < 1e-2
+    # another default dtype
     half = static_mix(v.half(), some, backend="fft")
     torch.set_default_dtype(torch.float64)
     try:
@@ -171,6 +173,12 @@ def native_call(**changes: object) -> None:
         ({"heads": [(1, 0, 0)]}, "no pattern 1|pattern 1"),
         ({"heads": [(0, 0, 0), (0, 0, 0)]}, "written twice"),
         ({"scale": np.ones((1, 7), dtype=np.float32)}, "does not fit"),
+        *(
+            ({name: np.ones((8, 1), dtype=np.float32).repeat(2, 1).T}, f"{name} is not C-contiguous: pass numpy")
+            for name in ("scale", "weight", "inv_z")
+        ),
+        ({"heavy": np.full((2, 2), 8, order="F")}, "heavy is not C-contiguous"),
+        ({"spectra": np.ones((2, 2, 8, 2), dtype=np.float32, order="F")}, "spectra is not C-contiguous"),
     ],
 )
 def test_the_extension_refuses_what_it_cannot_mix(changes: dict[str, object], message: str) -> None:
@@ -223,7 +231,7 @@ def test_weights_that_depend_on_the_lag_a_little_are_no_running_sum() -> None:
     rho[0, 0] = 1e-3
     pattern = prepare_pattern(torch.zeros(1, T_FIT), rho)
     assert explain(pattern)[0].path == "fft"
-    with pytest.raises(ValueError, match="'sum' is certified to"):
+    with pytest.raises(ValueError, match="'sum' has an error bound of"):
         static_mix(torch.zeros(1, T_FIT, 1, 2), pattern, backend="sum")
 
 
@@ -336,7 +344,7 @@ def test_values_that_do_not_fit_are_refused(v: Tensor, message: str) -> None:
 def test_a_named_backend_never_falls_back() -> None:
     pattern = prepare_pattern(*make_families(("spiky",), T_FIT))
     v = torch.zeros(1, T_FIT, 1, 2)
-    with pytest.raises(ValueError, match="'fft' is certified to"):
+    with pytest.raises(ValueError, match="'fft' has an error bound of"):
         static_mix(v, pattern, backend="fft")
     with pytest.raises(ValueError, match="no backend 'fast'; choose one of auto, fft"):
         static_mix(v, pattern, backend="fast")
@@ -357,7 +365,7 @@ def test_explain_says_which_path_and_why(fft: str) -> None:
     pattern = prepare_pattern(*make_families(("power1", "spiky"), T_FIT))
     assert [choice.path for choice in explain(pattern)] == ["fft", "fft64"]
     assert explain(pattern)[0].reason.startswith("compiled" if fft == "compiled" else "T=700 >= 512")
-    assert "fp32 FFT certified to" in explain(pattern)[1].reason
+    assert "error bound of the fp32 FFT" in explain(pattern)[1].reason
     # torch's FFT is for a range of lengths, the compiled one for all
     first = {"compiled": ("fft", "fft"), "torch": ("gemm", "band")}[fft]
     assert [choice.path for choice in explain(pattern, T=100)] == [first[0], "gemm"]
@@ -368,7 +376,7 @@ def test_explain_says_which_path_and_why(fft: str) -> None:
 def test_a_certificate_that_is_nan_is_none() -> None:
     errors = dict.fromkeys(PATHS, float("nan"))
     assert choose_path(errors, T_FIT).path == "naive"
-    with pytest.raises(ValueError, match="certified to nan only"):
+    with pytest.raises(ValueError, match="error bound of nan"):
         choose_path(errors, T_FIT, "fft")
 
 

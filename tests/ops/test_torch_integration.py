@@ -1,4 +1,7 @@
-"""The operators under torch's machinery: compile, selective checkpointing, sharded parameters, and all at once."""
+"""The operators under torch's machinery: compile, selective checkpointing, sharded parameters, and all at once.
+
+Covers ops/checkpointing.py, ops/operators.py.
+"""
 
 from __future__ import annotations
 

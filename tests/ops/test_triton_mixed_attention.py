@@ -1,4 +1,7 @@
-"""The fused kernels in Triton's interpreter: output and all gradients of layers with live and static heads."""
+"""The fused kernels in Triton's interpreter: output and all gradients of layers with live and static heads.
+
+Covers ops/mixed_attention/fused.py, ops/mixed_attention/fused_backward.py, ops/mixed_attention/fused_forward.py.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class Layer:
         T: int,
         D: int,
         num_heads: int,
-        num_kv: int,
+        num_kv_heads: int,
         static: tuple[int, ...],
         dtype: torch.dtype = torch.float32,
         bounds: tuple[int, ...] | None = None,
@@ -53,13 +56,13 @@ class Layer:
         B = 2 if bounds is None else 1
         self.cu_seqlens = None if bounds is None else torch.tensor(bounds, dtype=torch.int32)
         live = tuple(h for h in range(num_heads) if h not in static)
-        num_kept = len({h * num_kv // num_heads for h in live})
+        num_kept = len({h * num_kv_heads // num_heads for h in live})
         self.heads = make_heads(live, static, torch.device("cpu"))
         self.pattern = prepare_pattern(*make_families(NAMES[: len(static)], T_FIT))
         # sliced and transposed, as projections hand them over
         self.q = torch.randn(B, len(live), T, D + 3).transpose(1, 2)[..., :D].to(dtype)
         self.k = torch.randn(B, T, num_kept, D).to(dtype)
-        self.v = torch.randn(B, T, num_kv, D).to(dtype)
+        self.v = torch.randn(B, T, num_kv_heads, D).to(dtype)
         self.dy = torch.randn(B, T, num_heads, D).to(dtype)
         self.scale = D**-0.5
 
@@ -111,30 +114,30 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("T", "D", "num_heads", "num_kv", "static"), SHAPES)
+@pytest.mark.parametrize(("T", "D", "num_heads", "num_kv_heads", "static"), SHAPES)
 def test_output_and_gradients(
-    kernels: tuple[ModuleType, ModuleType], T: int, D: int, num_heads: int, num_kv: int, static: tuple[int, ...]
+    kernels: tuple[ModuleType, ModuleType], T: int, D: int, num_heads: int, num_kv_heads: int, static: tuple[int, ...]
 ) -> None:
-    layer = Layer(T, D, num_heads, num_kv, static)
+    layer = Layer(T, D, num_heads, num_kv_heads, static)
     for actual, exact in zip(layer.by_kernels(kernels), layer.by_oracle(), strict=True):
         assert actual.shape == exact.shape
         assert error(actual, exact) < 2e-6
 
 
 @pytest.mark.parametrize(("dtype", "limit"), CARDS)
-@pytest.mark.parametrize(("D", "num_kv"), [(16, 4), (16, 2), (96, 2), (128, 4)])
+@pytest.mark.parametrize(("D", "num_kv_heads"), [(16, 4), (16, 2), (96, 2), (128, 4)])
 @pytest.mark.parametrize("bounds", [None, (0, 33, 33, 190, 256)], ids=["whole", "packed"])
 def test_every_choice_of_tiles_is_right(
     kernels: tuple[ModuleType, ModuleType],
     D: int,
-    num_kv: int,
+    num_kv_heads: int,
     dtype: torch.dtype,
     limit: int,
     bounds: tuple[int, ...] | None,
 ) -> None:
     # whole tiles, so that what lies behind the sequence is another head's
-    layer = Layer(256, D, 4, num_kv, (1, 2), torch.float32, bounds)
-    backward = key_tiles(D, 4 // num_kv, dtype, limit), query_tiles(D, dtype, limit)
+    layer = Layer(256, D, 4, num_kv_heads, (1, 2), torch.float32, bounds)
+    backward = key_tiles(D, 4 // num_kv_heads, dtype, limit), query_tiles(D, dtype, limit)
     actual = layer.by_kernels(kernels, forward_tiles(D, dtype, limit), backward)
     for computed, exact in zip(actual, layer.by_oracle(), strict=True):
         assert error(computed, exact) < 3e-6

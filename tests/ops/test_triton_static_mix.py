@@ -1,4 +1,7 @@
-"""The Toeplitz kernel in Triton's interpreter: both directions, odd sizes, every dtype, strided and grouped values."""
+"""The Toeplitz kernel in Triton's interpreter: both directions, odd sizes, every dtype, strided and grouped values.
+
+Covers ops/static_mix/triton.py.
+"""
 
 from __future__ import annotations
 

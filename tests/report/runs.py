@@ -57,7 +57,7 @@ def train_row(step: int, **fields: Any) -> Row:
         "step": step,
         "loss": loss,
         "grad_norm": 1.0,
-        "tokens_per_second": 1e4,
+        "tokens_per_second": 2048.0,
         "step_seconds": 0.5,
         "tokens": 1024 * step,
         "static_heads": 0,
@@ -65,7 +65,10 @@ def train_row(step: int, **fields: Any) -> Row:
         "lr/ov": 1e-3,
         "lr/other": 1e-3,
     }
-    return {**row, **fields}
+    row |= fields
+    if row["step_seconds"]:
+        row["tokens_per_second"] = 1024 / row["step_seconds"]
+    return row
 
 
 def validation_row(step: int, phase: str, loss: float | None = None) -> Row:
@@ -76,6 +79,15 @@ def validation_row(step: int, phase: str, loss: float | None = None) -> Row:
 def freeze_row(step: int, heads: int) -> Row:
     seconds = {"calibrate": 1.5, "fit": 0.25, "install": 0.125}
     return {"kind": "freeze", "step": step, "heads": heads, "folder": f"saf/step-{step:06}", "seconds": seconds}
+
+
+def undone_row(step: int, heads: int, losses: tuple[float, float] = (3.0, 3.25)) -> Row:
+    row = freeze_row(step, heads)
+    return {**row, "kind": "freeze_undone", "folder": "", "new_heads": 1, "held_out_losses": list(losses)}
+
+
+def finish_row(step: int, seconds: float = 60.0) -> Row:
+    return {"kind": "finish", "step": step, "seconds": seconds}
 
 
 def session_row(kind: str, step: int, world_size: int = 2) -> Row:
@@ -99,6 +111,7 @@ def frozen_rows(plan: StaticPlan, steps: int = 120) -> list[Row]:
         validation_row(half, "after_freeze", 3.8125),
         freeze_row(half, heads),
         *(train_row(step, step_seconds=0.4, static_heads=heads) for step in range(half + 5, steps + 1, 5)),
+        finish_row(steps),
         validation_row(steps, "final", 3.25),
     ]
 

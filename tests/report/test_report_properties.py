@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from saf_titan.report import write_report
+from saf_titan.report.write import write_report
 from tests.report.runs import freeze_row, session_row, train_row, validation_row, write_run
 
 anything = st.recursive(

@@ -1,21 +1,28 @@
-"""The page of every kind of run: complete, self-contained, and honest about what is missing."""
+"""The page of every kind of run: complete, self-contained, and honest about what is missing.
 
+Covers `write`, `sections`, `markup` and the command line `__main__` of `saf_titan.report`.
+
+Covers report/figures.py, report/markup.py, report/sections.py.
+"""
+
+import json
 import re
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from saf_titan.report import write_report
 from saf_titan.report.__main__ import main as report_main
+from saf_titan.report.write import write_report
 from saf_titan.saf.plan.plan import StaticPlan
 from tests.report.runs import (
     calibration,
+    finish_row,
     plain_rows,
     session_row,
     train_row,
+    undone_row,
     validation_row,
     write_frozen_run,
     write_run,
@@ -63,12 +70,13 @@ def test_the_facts_of_a_frozen_run(frozen_report: Path) -> None:
         "gpt debug: 4 layers x 8 heads",
         "50% of all heads after step 60, chosen by variance, pattern mean",
         "4 heads became static, chosen by variance on 4 held-out sequences of 40 tokens",
-        "3.7500 validation loss just before",
-        "3.8125 validation loss just after (+0.0625)",
-        "3.2500 validation loss, step 120",
-        "0.5 seconds a step, before",
-        "0.4 seconds a step, after (1.250x as fast)",
-        "1.88 seconds for the freeze (calibrate 1.5, fit 0.25, install 0.12)",
+        "3.7500 validation loss just before (perplexity 42.52)",
+        "3.8125 validation loss just after (perplexity 45.26, +0.0625)",
+        "3.2500 validation loss, step 120 (perplexity 25.79)",
+        "0.5 s step time before, median (middle half of the intervals: 0.5 to 0.5 s)",
+        "0.4 s step time after, median (middle half of the intervals: 0.4 to 0.4 s)",
+        "1.25x speed of a step after / before (spread 1.25 to 1.25)",
+        "1.88 s time that the freeze took (calibrate 1.5 s, fit 0.25 s, install 0.125 s)",
     ):
         assert fact in text
 
@@ -90,21 +98,23 @@ def test_skipped_heads_are_listed_with_reasons_and_marked(tmp_path: Path) -> Non
     text = text_of(path)
     for head in plan.skipped:
         assert f"{head.layer} {head.head} {head.score:.3e} {head.fit_kl:.4f} {head.reason}" in text
-    _, scores, _ = pictures(path)
+    scores = pictures(path)[2]
     marks = [
         len(list(group.iter("{http://www.w3.org/2000/svg}use")))
         for group in scores.iter()
-        if "PathCollection" in group.get("id", "")
+        if group.get("id", "").startswith("PathCollection")
     ]
-    assert marks == [len(plan.heads), len(plan.skipped)]
+    # two more are in the legend
+    assert marks == [len(plan.heads), len(plan.skipped), 1, 1]
 
 
-def test_three_pictures_that_take_the_colour_of_the_page(frozen_report: Path) -> None:
-    assert len(pictures(frozen_report)) == 3
+def test_figures_take_the_colour_of_the_page(frozen_report: Path) -> None:
+    # two of the loss, one of the scores, and two maps for each of the four static heads
+    assert len(pictures(frozen_report)) == 3 + 2 * 4
     source = frozen_report.read_text()
     assert source.count("currentColor") > 10
     assert "#010203" not in source
-    assert source.count('role="img" aria-label="') == 3
+    assert source.count('role="img" aria-label="') == 3 + 2 * 4
 
 
 def test_the_page_loads_nothing(frozen_report: Path) -> None:
@@ -169,7 +179,7 @@ def test_one_logged_step(tmp_path: Path) -> None:
 def test_losses_that_are_no_numbers(tmp_path: Path) -> None:
     rows = [session_row("start", 0), *(train_row(step, loss=float("nan") if step > 3 else 2.0) for step in range(1, 9))]
     text = text_of(write_report(write_run(tmp_path / "run", rows)))
-    assert "nan training loss, last logged" in text
+    assert "nan training loss, step 8 (perplexity nan)" in text
 
 
 def test_missing_files_are_said_to_be_missing(tmp_path: Path) -> None:
@@ -182,7 +192,7 @@ def test_missing_files_are_said_to_be_missing(tmp_path: Path) -> None:
     assert "The statistics cannot be read" in text
     # the plan is still told
     assert "4 heads became static" in text
-    assert len(pictures(path)) == 1
+    assert len(pictures(path)) == 2
 
 
 def test_a_resumed_run_says_so(tmp_path: Path) -> None:
@@ -198,14 +208,66 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     assert "<script>alert(1)</script>" in text_of(path)
 
 
-def test_heads_that_were_static_before_are_named_so(tmp_path: Path) -> None:
+def test_heads_that_were_static_before_are_marked(tmp_path: Path) -> None:
     folder = write_frozen_run(tmp_path / "run")
     statistics = calibration()
     statistics.variance_LH[0, 1] = float("nan")
     statistics.save(folder / "saf" / "step-000060" / "stats.safetensors")
     path = write_report(folder)
-    # glyphs are drawn as outlines, with the word as a comment
-    assert path.read_text().count("<!-- static -->") == 1
+    # glyphs are drawn as outlines, with the words as a comment
+    assert path.read_text().count("<!-- static before -->") == 1
+
+
+def test_a_run_that_trained_for_a_time(tmp_path: Path) -> None:
+    rows = [*plain_rows(55), finish_row(57, 12.5)]
+    text = text_of(write_report(write_run(tmp_path / "run", rows, "--saf.enable=true", "--saf.matched_seconds=12.5")))
+    assert (
+        "Finished: step 57. The run was to train for 12.5 s instead of a number of steps, 12.5 s used; the learning "
+        "rate was planned for 120 steps." in text
+    )
+    assert "Unfinished" not in text
+
+
+def test_undone_freezes_are_shown(tmp_path: Path) -> None:
+    folder = write_frozen_run(tmp_path / "run")
+    log = folder / "metrics.jsonl"
+    log.write_text(log.read_text() + json.dumps(undone_row(1100, 5, (3.0, 3.25))) + "\n")
+    text = text_of(write_report(folder))
+    assert "1 freeze was tried and undone" in text
+    assert "Undone freezes" in text
+    assert "more than was left of the budget (saf.loss_budget = 1.00% for all freezes)" in text
+    assert (
+        "1,100 1 more, 5 in all 3.0000 (perplexity 20.09) 3.2500 (perplexity 25.79) "
+        "the loss rose by 0.2500, the perplexity by 28.40%" in text
+    )
+
+
+def test_damaged_lines_and_unknown_rows_are_said(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [*plain_rows(), {"kind": "weather"}])
+    log = folder / "metrics.jsonl"
+    log.write_text(log.read_text() + "no row\n" * 7)
+    text = text_of(write_report(folder))
+    assert "metrics.jsonl: 7 lines are damaged and left out (line 27: it is no JSON; line 28" in text
+    assert "; and 2 more)." in text
+    assert "metrics.jsonl: 1 row has a kind that this version does not know ('weather') and cannot show." in text
+
+
+def test_a_plan_and_statistics_of_different_models(tmp_path: Path) -> None:
+    folder = write_frozen_run(tmp_path / "run")
+    calibration(num_layers=1).save(folder / "saf" / "step-000060" / "stats.safetensors")
+    text = text_of(write_report(folder))
+    assert "are of another model or sequence length than the plan there" in text
+    assert "4 heads became static" in text
+
+
+def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", plain_rows())
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(ValueError, match=r"taken: the report cannot be written \(Is a directory\); .* --out FILE"):
+        write_report(folder, out=tmp_path / "taken")
+    with pytest.raises(ValueError, match=r"page.html: the report cannot be written \(No such file or directory\)"):
+        write_report(folder, out=tmp_path / "nowhere" / "page.html")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["run", "taken"]
 
 
 def test_an_older_report_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -216,11 +278,24 @@ def test_an_older_report_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert sorted(file.name for file in folder.iterdir()) == ["config.toml", "metrics.jsonl", "report.html"]
 
 
-def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path / "run", plain_rows())
-    monkeypatch.setattr(sys, "argv", ["report", str(folder), "--heads", "2"])
-    assert report_main() == 0
+    assert report_main([str(folder), "--heads", "2"]) == 0
     assert capsys.readouterr().out.strip() == str(folder / "report.html")
-    monkeypatch.setattr(sys, "argv", ["report", str(tmp_path)])
-    assert report_main() == 1
-    assert "metrics.jsonl: cannot be read" in capsys.readouterr().err
+    page = tmp_path / "page.html"
+    assert report_main([str(folder), "--out", str(page)]) == 0
+    assert page.read_bytes() == (folder / "report.html").read_bytes()
+
+
+def test_errors_of_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_main([str(tmp_path)]) == 1
+    error = capsys.readouterr().err
+    assert "metrics.jsonl: no such file" in error
+    assert error.count("\n") == 1
+    for words, message in (([], "RUN_FOLDER"), ([".", "--heads", "-1"], "'-1' is not a number of heads")):
+        with pytest.raises(SystemExit, match="2"):
+            report_main(words)
+        assert message in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="0"):
+        report_main(["--help"])
+    assert "--out FILE" in capsys.readouterr().out

@@ -1,4 +1,7 @@
-"""When a freeze is due, what it must have seen by then, and what it leaves when it is undone or fails."""
+"""When a freeze is due, what it must have seen by then, and what it leaves when it is undone or fails.
+
+Covers saf/plan/freeze_state.py.
+"""
 
 from __future__ import annotations
 

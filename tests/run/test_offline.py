@@ -1,4 +1,7 @@
-"""Calibrating a checkpoint in one process, with no trainer anywhere."""
+"""Calibrating a checkpoint in one process, with no trainer anywhere.
+
+Covers saf/select/probe.py.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from saf_titan.config import RunConfig, load_config
-from saf_titan.run.resume import SavedFreeze, model_identity, require_compatible
+from saf_titan.run.resume import SavedFreeze, find_checkpoint, model_identity, require_compatible
 from tests.saf.plan.test_plan import EXAMPLE, T
 
 WEIGHTS = ("--checkpoint.initial_load_path=x", "--checkpoint.initial_load_model_only=true")
@@ -89,3 +89,10 @@ def test_another_model(tmp_path: Path) -> None:
 def test_what_an_older_checkpoint_does_not_tell_is_not_compared(tmp_path: Path) -> None:
     run = run_config(tmp_path, *WEIGHTS)
     require_compatible(SavedFreeze(model='{"num_heads": 12}'), run, tmp_path / "parent")
+
+
+def test_a_step_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+    for step in (2, 4):
+        checkpoint(tmp_path / f"step-{step}", matrix="wq")
+    with pytest.raises(ValueError, match=r"load_step = 7, but the complete checkpoints in .* are of steps: 2, 4"):
+        find_checkpoint(tmp_path, load_step=7)

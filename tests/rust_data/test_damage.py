@@ -16,6 +16,8 @@ import pytest
 
 from rust_data.inspect import main as inspect_main
 from rust_data.manifest import read_manifest
+from rust_data.merge import merge
+from rust_data.tokenize import main as tokenize_main
 from rust_data.tokenize import tokenize
 from rust_data.tokenizer import Tokenizer
 from rust_data.verify import verify
@@ -148,11 +150,11 @@ def test_packed_text_that_breaks_off_keeps_what_could_be_unpacked(tmp_path: Path
 
 
 def test_a_text_that_a_pattern_gives_up_on_is_a_bad_row(tmp_path: Path, gpt2: Tokenizer) -> None:
-    split = {"type": "Split", "pattern": {"Regex": r"\s+(?!\S)|\S+|\s+"}, "behavior": "Isolated", "invert": False}
+    split = {"type": "Split", "pattern": {"Regex": r"(x+x+)+(?=y)|\S+|\s+"}, "behavior": "Isolated", "invert": False}
     bytes_alone = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
     sequence = {"type": "Sequence", "pretokenizers": [split, bytes_alone]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer_json(gpt2, pre_tokenizer=sequence)))
-    source = write_jsonl(tmp_path / "a.jsonl", ["good", " " * 5_000_000 + "x", "good"])
+    source = write_jsonl(tmp_path / "a.jsonl", ["good", "x" * 5_000 + "z", "good"])
     settings = {"tokenizer": tmp_path / "tokenizer.json"}
     with pytest.raises(ValueError, match=r"a\.jsonl: line 2: splitting text"):
         tokenize([str(source)], tmp_path / "stop", **settings)
@@ -167,7 +169,7 @@ def test_damaged_manifests_are_named(tmp_path: Path) -> None:
     without = {name: value for name, value in manifest.items() if name != "tokenizer"}
     for text, message in (
         (b"[]", "a JSON list"),
-        (json.dumps(without).encode(), "without tokenizer"),
+        (json.dumps(without).encode(), "tokenizer is missing"),
         (b"\xff", "not JSON"),
     ):
         path.write_bytes(text)
@@ -188,16 +190,32 @@ def test_verify_compares_something(tmp_path: Path) -> None:
 def test_a_killed_flattening_is_finished(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", ["one two three"] * 9)
     whole, out = tmp_path / "whole", tmp_path / "out"
-    meta = tokenize([str(source)], whole, shard_tokens=8, format="nanogpt")
+    settings: dict[str, Any] = {"shard_tokens": 8, "format": "nanogpt"}
+    meta = tokenize([str(source)], whole, **settings)
     assert meta["format"] == "nanogpt"
-    tokenize([str(source)], out, shard_tokens=8)
-    for name in ("meta.json", "train.bin", "val.bin"):
-        (out / name).write_bytes((whole / name).read_bytes())
-    (out / "train_000001.bin").unlink()
-    with pytest.raises(ValueError, match="holds a complete corpus in nanoGPT's form"):
-        tokenize([str(source)], out, shard_tokens=8, format="nanogpt")
-    assert tokenize([str(source)], out, shard_tokens=8, format="nanogpt", resume=True) == meta
-    assert sorted(path.name for path in out.iterdir()) == ["meta.json", "train.bin", "val.bin"]
+    # stops behind the flat files, before meta.json
+    (out / "meta.json.tmp").mkdir(parents=True)
+    with pytest.raises(OSError, match=r"meta\.json'"):
+        tokenize([str(source)], out, **settings)
+    (out / "meta.json.tmp").rmdir()
+    killed = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert {"train.bin", "train_000001.bin", "progress.json"} <= killed.keys()
+    with pytest.raises(ValueError, match="holds an unfinished run"):
+        tokenize([str(source)], out, **settings)
+    assert tokenize([str(source)], out, **settings, resume=True) == meta
+    # stops behind meta.json, before the last shard is gone
+    for name in ("train_000001.bin", "progress.json"):
+        (out / name).write_bytes(killed[name])
+    assert tokenize([str(source)], out, **settings, resume=True) == meta
+    assert shard_bytes(out) == shard_bytes(whole)
+    # a split without tokens has no file: an empty one cannot be mapped
+    assert sorted(path.name for path in out.iterdir()) == ["meta.json", "train.bin"]
+    with pytest.raises(ValueError, match="--format was nanogpt, is shards"):
+        tokenize([str(source)], out, shard_tokens=8, resume=True)
+    with (out / "train.bin").open("r+b") as file:
+        file.truncate(10)
+    with pytest.raises(ValueError, match=r"train\.bin: changed since it was written"):
+        tokenize([str(source)], out, **settings, resume=True)
 
 
 def test_a_full_disk_leaves_no_half_shard(tmp_path: Path, sample_texts: list[str]) -> None:
@@ -210,7 +228,8 @@ def test_a_full_disk_leaves_no_half_shard(tmp_path: Path, sample_texts: list[str
     arguments = command(source, "--out", tmp_path / "out", "--val-tokens", "100K", "--quiet")
     limited = subprocess.run(arguments, preexec_fn=limit_file_size, capture_output=True, text=True)
     assert limited.returncode == 1
-    assert "train_000000.bin.tmp" in limited.stderr
+    assert "train_000000.bin'" in limited.stderr
+    assert ".tmp" not in limited.stderr
     assert sorted(path.name for path in (tmp_path / "out").glob("*.bin")) == ["val_000000.bin"]
     assert not (tmp_path / "out" / "manifest.json").exists()
     # with room again the run goes on
@@ -258,10 +277,8 @@ def test_resume_refuses_other_settings(tmp_path: Path, sample_texts: list[str]) 
     out = tmp_path / "out"
     with pytest.raises(ValueError, match="row 100"):
         tokenize([str(source)], out, shard_tokens=10_000)
-    with pytest.raises(ValueError, match="--shard-tokens was 10000 and is now 20000"):
+    with pytest.raises(ValueError, match="--shard-tokens was 10000, is 20000"):
         tokenize([str(source)], out, shard_tokens=20_000, resume=True)
-    with pytest.raises(ValueError, match="--on-error was stop and is now skip"):
-        tokenize([str(source)], out, shard_tokens=10_000, on_error="skip", resume=True)
     shard = out / "train_000000.bin"
     data = bytearray(shard.read_bytes())
     data[5000] ^= 1
@@ -276,7 +293,7 @@ def test_resume_of_a_complete_run_changes_nothing(tmp_path: Path) -> None:
     before = shard_bytes(tmp_path / "out")
     assert tokenize([str(source)], tmp_path / "out", resume=True) == first
     assert shard_bytes(tmp_path / "out") == before
-    with pytest.raises(ValueError, match="complete, with other settings"):
+    with pytest.raises(ValueError, match="is complete with other settings: --shard-tokens was 100000000, is 5"):
         tokenize([str(source)], tmp_path / "out", resume=True, shard_tokens=5)
 
 
@@ -308,3 +325,93 @@ def test_inspect_checks_the_digest(tmp_path: Path, capsys: pytest.CaptureFixture
     assert inspect_main([str(tmp_path / "out")]) == 1
     assert "the manifest says" in capsys.readouterr().err
     assert inspect_main([str(tmp_path / "out"), "--no-digest"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "message"),
+    [
+        (["tokenizer"], None, "tokenizer is None, expected an object"),
+        (["tokenizer", "sha256"], None, r"tokenizer\.sha256 is None, expected a text"),
+        (["splits"], {}, r"splits\.train is missing"),
+        (["splits", "val"], None, r"splits\.val is None"),
+        (["splits", "train", "shards"], [], r"splits\.train\.tokens is 3, and the tokens of its shards"),
+        (["splits", "train", "shards", 0, "tokens"], True, r"shards\[0\]\.tokens is True, expected a number"),
+        (["splits", "train", "shards", 0, "file"], "../a", "expected the name of a file in the same"),
+        (["sources"], [None], r"sources\[0\] is None"),
+        (["part"], 3, "part is 3, expected two numbers"),
+        (["part"], [2, 1], r"part is \[2, 1\], expected two numbers"),
+        (["complete"], False, "complete is False"),
+    ],
+)
+def test_wrong_fields_of_a_manifest_are_named(tmp_path: Path, keys: list[Any], value: Any, message: str) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", ["one two"])
+    table = manifest = tokenize([str(source)], tmp_path / "out")
+    for key in keys[:-1]:
+        table = table[key]
+    table[keys[-1]] = value
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest))
+    for check in (verify, read_manifest, lambda folder: merge(tmp_path / "merged", [folder])):
+        with pytest.raises(ValueError, match=rf"manifest\.json: .*{message}"):
+            check(tmp_path / "out")
+    assert inspect_main([str(tmp_path / "out")]) == 1
+    assert not (tmp_path / "merged").exists()
+
+
+@pytest.mark.parametrize("ending", ["txt", "jsonl", "parquet"])
+def test_files_that_cannot_be_read_are_left_out_alike(
+    tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl", ["good", "news"])
+    # one that opens but fails at each read, and a link to itself, which nobody can open
+    (tmp_path / f"b.{ending}").symlink_to("/proc/self/mem")
+    (tmp_path / f"c.{ending}").symlink_to(tmp_path / f"c.{ending}")
+    with pytest.raises((OSError, ValueError), match=rf"[bc]\.{ending}"):
+        tokenize(str(tmp_path), tmp_path / "stop")
+    assert not (tmp_path / "stop").exists()
+    arguments = [str(tmp_path), "--out", str(tmp_path / "skip"), "--val-tokens", "0", "--on-error", "skip"]
+    assert tokenize_main([*arguments, "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert f"b.{ending}: " in said
+    assert f"c.{ending}: " in said
+    sources = read_manifest(tmp_path / "skip")["sources"]
+    assert len([source for source in sources if "error" in source]) == 2
+    assert num_documents(tmp_path / "skip") == 2
+
+
+def test_a_failed_run_leaves_nothing_or_what_can_be_resumed(tmp_path: Path, sample_texts: list[str]) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [*sample_texts[:60], None, *sample_texts[60:90]])
+    out = tmp_path / "new" / "out"
+    for seed in (0, 1):
+        with pytest.raises(ValueError, match=r"line 61.*\(--on-error skip"):
+            tokenize(str(source), out, seed=seed)
+        assert not (tmp_path / "new").exists()
+    with pytest.raises(ValueError, match=r"line 61.*\(--resume --on-error skip"):
+        tokenize(str(source), out, shard_tokens=5000)
+    assert not list(out.glob("*.tmp"))
+    resumed = tokenize(str(source), out, shard_tokens=5000, on_error="skip", resume=True)
+    fresh = tokenize(str(source), tmp_path / "fresh", shard_tokens=5000, on_error="skip")
+    assert resumed == fresh
+    assert shard_bytes(out) == shard_bytes(tmp_path / "fresh")
+
+
+def test_numbers_that_json_lacks_padding_and_marks(tmp_path: Path, gpt2: Tokenizer) -> None:
+    (tmp_path / "in").mkdir()
+    rows = [{"a": float("nan"), "text": "one", "b": [float("inf"), -float("inf")]}, {"text": "NaN", "c": float("nan")}]
+    (tmp_path / "in" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "in" / "b.txt.gz").write_bytes(gzip.compress(b"a ") + bytes(700) + gzip.compress(b"b") + bytes(512))
+    (tmp_path / "in" / "c.txt").write_bytes("\ufeffthree\ufeff".encode())
+    tokenize(str(tmp_path / "in"), tmp_path / "out")
+    texts = gpt2.decode(read_split(tmp_path / "out", "train")).split("<|endoftext|>")
+    assert texts == ["one", "NaN", "a b", "three\ufeff", ""]
+    (tmp_path / "d.txt.gz").write_bytes(gzip.compress(b"a") + b"junk")
+    with pytest.raises(OSError, match=r"d\.txt\.gz"):
+        tokenize(str(tmp_path / "d.txt.gz"), tmp_path / "junk")
+
+
+def test_a_parquet_column_of_nulls_alone_has_bad_rows(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", ["good"])
+    pq.write_table(pa.table({"text": pa.nulls(70_000)}), tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match=r"b\.parquet: row 0: text is null"):
+        tokenize(str(tmp_path), tmp_path / "stop")
+    manifest = tokenize(str(tmp_path), tmp_path / "skip", on_error="skip")
+    assert [source["skipped"] for source in manifest["sources"]] == [0, 70_000]

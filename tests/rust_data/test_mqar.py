@@ -1,7 +1,9 @@
 """MQAR rows: solvable, stable, spread as promised, and bit-identical to the published procedure."""
 
+import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rust_data.gen import main
+from rust_data.gen import main, parse_args, run
 from rust_data.mqar import IGNORE, Mqar, borders, generate, generate_zoology, preview
 
 
@@ -234,9 +236,62 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_command_line_zoology(tmp_path: Path) -> None:
     arguments = ["mqar", "--zoology", "--no-fillers", "--length", "64", "--pairs", "4", "--seed", "5"]
-    arguments += ["--split", "train=20", "--split", "test=10", "--out", str(tmp_path / "out"), "--shard-rows", "7"]
+    arguments += [
+        "--split",
+        "train=20",
+        "--split",
+        "test=10",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert main(arguments) == 0
     for split, rows, seed in (("train", 20, 5), ("test", 10, 5 + 2**31)):
         found = np.load(tmp_path / "out" / f"{split}_000000.npz")
         expected = generate_zoology(rows, random_fillers=False, seed=seed)
         np.testing.assert_array_equal(found["inputs"], expected.inputs)
+
+
+def test_a_failed_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["mqar", "--vocab-size", "256", "--length", "64", "--split", "a=25", "--shard-rows", "10"]
+    out = tmp_path / "new" / "out"
+    write, calls = np.savez, []
+
+    def full_at_the_third(*args: Any, **arrays: Any) -> None:
+        calls.append(args)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        write(*args, **arrays)
+
+    monkeypatch.setattr(np, "savez", full_at_the_third)
+    with pytest.raises(OSError, match=r"No space left on device: '.*a_000002\.npz'"):
+        run(parse_args([*arguments, "--out", str(out)]))
+    assert not (tmp_path / "new").exists()
+    assert main([*arguments, "--out", str(out)]) == 0
+    assert len(list(out.glob("*.npz"))) == 3
+
+
+def test_two_runs_do_not_write_to_one_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["mqar", "--vocab-size", "256", "--length", "64", "--split", "a=5", "--out"]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "one.npz.tmp").write_bytes(b"")
+    for place, locked in (("out", "out"), ("one.npz", "one.npz.tmp")):
+        other = os.open(tmp_path / locked, os.O_RDONLY)
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert main([*arguments, str(tmp_path / place)]) == 1
+        assert "another run is writing here" in capsys.readouterr().err
+        os.close(other)
+        assert main([*arguments, str(tmp_path / place)]) == 0
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a_000007.npz").write_bytes(b"mine")
+    assert main([*arguments, str(tmp_path / "mine")]) == 1
+    assert "a_000007.npz is there already" in capsys.readouterr().err
+
+
+def test_options_without_effect_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
+        (["--preview", "--split", "a=5", "--out", "x"], "writes nothing: leave out --split, --out"),
+        (["--zoology", "--no-fillers", "--split", "a=5", "--out", "x", "--shard-rows", "3"], "each split is one shard"),
+        (["--split", "a=5", "--out", "x.npz", "--shard-rows", "3"], "a single .npz file has no shards"),
+    ):
+        assert main(["mqar", *arguments]) == 1
+        assert message in capsys.readouterr().err

@@ -1,11 +1,13 @@
-"""The offline commands, on files."""
+"""The offline commands, on files.
+
+Covers saf/show/picture.py, fields/command_line.py.
+"""
 
 from pathlib import Path
 
 import pytest
 import torch
 
-from saf_titan.heads.names import parse_heads
 from saf_titan.saf.__main__ import main
 from saf_titan.saf.plan.plan import StaticPlan
 from tests.saf.plans import plan_of
@@ -85,10 +87,3 @@ def test_mistakes_are_one_line(files: Path, capsys: pytest.CaptureFixture[str]) 
         assert error.startswith("error: ")
         assert error.count("\n") == 1
     assert not (files / "never").exists()
-
-
-def test_heads_are_read_by_name() -> None:
-    assert parse_heads("L0H3, L12H1") == [(0, 3), (12, 1)]
-    assert parse_heads("") == []
-    with pytest.raises(ValueError, match="'H1' is not a head"):
-        parse_heads("L0H3,H1")

@@ -2,85 +2,69 @@
 
 use std::sync::Arc;
 
+use super::added::Part;
 use super::id::Id;
-use super::merge::Merges;
-use super::vocab::Vocab;
+pub use super::model::Model;
 use super::words::{Lookup, Lookups, WordBatch, Words, BATCH};
 use crate::error::Result;
 use crate::simd::{Kernel, Level, Simd, BLOCK};
 use crate::text::blocks::Blocks;
-use crate::text::pattern::Splitter;
-use crate::text::seams::Seams;
-
-/// What all threads share: vocabulary, merges and pattern.
-pub struct Model {
-    pub vocab: Vocab,
-    pub splitter: Splitter,
-    pub(super) merges: Merges,
-    seams: Seams,
-    whole_first: bool,
-    /// The instruction set that encoders use.
-    pub level: Level,
-}
-
-impl Model {
-    pub fn gpt2() -> Result<Self> {
-        let (vocab, pairs) = Vocab::gpt2_with_merges()?;
-        let merges = Merges::from_pairs(&vocab, &pairs);
-        Self::with_merges(vocab, merges, Splitter::Gpt2, true)
-    }
-
-    /// The rules of tiktoken: any two tokens whose join is a token may merge.
-    pub fn new(vocab: Vocab, splitter: Splitter) -> Result<Self> {
-        let merges = Merges::new(&vocab);
-        Self::with_merges(vocab, merges, splitter, true)
-    }
-
-    /// Listed merges only; `whole_first` says whether a pretoken that is a token is left as it is.
-    pub fn with_merges(vocab: Vocab, merges: Merges, splitter: Splitter, whole_first: bool) -> Result<Self> {
-        let seams = Seams::new(vocab.tokens.iter().map(|token| &**token));
-        Ok(Self { vocab, splitter, merges, seams, whole_first, level: Level::choose()? })
-    }
-
-    /// Pretokens that are a token as they stand, whatever the merges say.
-    pub(super) fn whole_tokens(&self) -> impl Iterator<Item = (u32, &[u8])> {
-        let tokens = self.vocab.tokens.iter().enumerate();
-        tokens.filter(|(_, token)| self.whole_first && !token.is_empty()).map(|(id, token)| (id as u32, &**token))
-    }
-}
+use crate::text::pattern::WordSplit;
 
 /// One thread's encoder.
 pub struct Encoder<T: Id> {
     model: Arc<Model>,
+    sections: Sections<T>,
+}
+
+/// Encodes sections of text: text without added tokens.
+struct Sections<T: Id> {
     words: Words<T>,
     scratch: Box<Scratch>,
     level: Level,
 }
 
-/// Room for a batch of words.
+/// Memory for a batch of words.
 struct Scratch {
-    /// Those of a batch, of the block that ends it, and the end of the text.
+    /// Places between the words of a batch and of the block that ends it, and the end of the text.
     borders: [usize; BATCH + 2 * BLOCK],
     lookups: Lookups,
 }
 
 impl<T: Id> Encoder<T> {
     pub fn new(model: Arc<Model>) -> Self {
-        let level = model.level;
-        let scratch = Scratch { borders: [0; BATCH + 2 * BLOCK], lookups: [Lookup::NONE; _] };
-        Self { words: Words::new(&model), model, scratch: Box::new(scratch), level }
+        let scratch = Box::new(Scratch { borders: [0; BATCH + 2 * BLOCK], lookups: [Lookup::NONE; _] });
+        let sections = Sections { words: Words::new(&model), scratch, level: model.level };
+        Self { model, sections }
     }
 
-    /// Appends the ids of `text`; special tokens in it are plain text.
+    /// Appends the ids of `text`; special tokens in it are plain text. On an error some ids may have been appended.
     pub fn encode(&mut self, text: &str, out: &mut Vec<T>) -> Result<()> {
-        let Self { model, words, scratch, level } = self;
-        match &model.splitter {
-            Splitter::Gpt2 => {
-                level.run(EncodeText { model, words, scratch, text, out });
-                Ok(())
-            }
-            Splitter::Regex(regex) => regex.for_each(text, |word| words.encode(*level, model, word, out)),
+        let Self { model, sections } = self;
+        match &model.added {
+            None => sections.encode(model, text, out),
+            Some(added) => added.for_each(text, &mut |part| match part {
+                Part::Text(section) => sections.encode(model, section, out),
+                Part::Token(id) => {
+                    out.push(T::from_u32(id));
+                    Ok(())
+                }
+            }),
         }
+    }
+}
+
+impl<T: Id> Sections<T> {
+    fn encode(&mut self, model: &Model, text: &str, out: &mut Vec<T>) -> Result<()> {
+        let Self { words, scratch, level } = self;
+        model.splitter.for_each_piece(text, &mut |text| {
+            match &model.splitter.words {
+                WordSplit::Gpt2 => level.run(EncodeText { model, words, scratch, text, out }),
+                WordSplit::Regex(pattern) => pattern.for_each(text, |word| words.encode(*level, model, word, out))?,
+                WordSplit::Whole => words.encode(*level, model, text.as_bytes(), out),
+            }
+            Ok(())
+        })
     }
 }
 

@@ -1,4 +1,8 @@
-//! The two widths of ids.
+//! The two widths of ids, and the pairs of ids that merge.
+
+/// A merge: the ids of the left and the right token, and of the token that they make. A token's id is its rank, and the
+/// merge that makes the lowest id comes first.
+pub type Pair = (u32, u32, u32);
 
 /// An id as it is stored in shards: `u16` where the vocabulary fits it, else `u32`.
 pub trait Id: Copy + Default + Ord + Send + Sync + 'static {

@@ -1,12 +1,9 @@
 //! Which pairs may merge, and the table that fits them.
 
-use super::id::Id;
+use super::id::{Id, Pair};
 use super::pairs::PairTable;
 use super::vocab::Vocab;
 use crate::simd::{Simd, RANKS};
-
-/// Left token, right token, the token they make. A token's id is its rank: lower ones merge first.
-pub type Pair = (u32, u32, u32);
 
 /// The merges of a vocabulary; 16-bit ids where they fit keep the table in the L2 cache.
 #[expect(clippy::large_enum_variant, reason = "one a tokenizer, and never moved")]
@@ -34,7 +31,25 @@ impl Merges {
         }
     }
 
-    /// Appends the tokens of a piece of text to `ids`.
+    /// The pairs that merge, in the order of the tokens that they make.
+    pub fn pairs(&self) -> Vec<Pair> {
+        match self {
+            Self::Narrow(table) => table.pairs(),
+            Self::Wide(table) => table.pairs(),
+        }
+    }
+
+    /// The tokens of a piece of text.
+    pub fn merge(&self, piece: &[u8]) -> Vec<u32> {
+        let mut ids = Vec::new();
+        match self {
+            Self::Narrow(table) => table.encode(piece, &mut ids),
+            Self::Wide(table) => table.encode(piece, &mut ids),
+        }
+        ids
+    }
+
+    /// Appends the tokens of a piece of text to `ids`, in the way that is fastest for its length.
     #[inline(always)]
     pub fn encode<S: Simd, T: Id>(&self, simd: S, piece: &[u8], ids: &mut Vec<T>) {
         match self {

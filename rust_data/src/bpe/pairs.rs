@@ -3,8 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::id::Id;
-use super::merge::Pair;
+use super::id::{Id, Pair};
 use crate::simd::{Simd, RANKS};
 
 /// Bits of the filter for each slot.
@@ -51,6 +50,12 @@ impl<I: Id> PairTable<I> {
             }
         }
         table
+    }
+
+    /// The pairs, in the order of the tokens that they make.
+    pub fn pairs(&self) -> Vec<Pair> {
+        let made = self.halves.iter().enumerate().filter(|(_, halves)| **halves != [I::NONE; 2]);
+        made.map(|(token, [left, right])| (left.to_u32(), right.to_u32(), token as u32)).collect()
     }
 
     /// The bit of a pair in `filter` and its place in `slots`.

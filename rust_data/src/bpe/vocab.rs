@@ -1,11 +1,11 @@
 //! Tokens as byte strings, in rank order, and where they come from.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::merge::Pair;
+use super::id::Pair;
 use crate::error::{Error, Result};
 
 /// OpenAI's published GPT-2 merges.
@@ -18,7 +18,9 @@ pub struct Vocab {
     pub tokens: Vec<Box<[u8]>>,
     /// Id of the end-of-text token that closes each document.
     pub eot: u32,
-    /// SHA-256 of the vocabulary in tiktoken's form (`base64 rank` lines).
+    /// Texts of the ids that are not ordinary tokens: the end-of-text token and the added tokens.
+    pub added: BTreeMap<u32, Box<str>>,
+    /// SHA-256 of the tokens in tiktoken's form (`base64 rank` lines).
     pub sha256: [u8; 32],
 }
 
@@ -77,7 +79,8 @@ impl Vocab {
             lines.push_str(&format!(" {id}\n"));
         }
         let sha256 = Sha256::digest(lines.as_bytes()).into();
-        Self { name: name.to_owned(), tokens, eot, sha256 }
+        let added = BTreeMap::from([(eot, Box::from("<|endoftext|>"))]);
+        Self { name: name.to_owned(), tokens, eot, added, sha256 }
     }
 
     /// Refuses a vocabulary that cannot spell every text or whose end-of-text id is taken.
@@ -120,9 +123,10 @@ impl Vocab {
         pairs
     }
 
-    /// Number of ids, the end-of-text token included.
+    /// Number of ids: the highest one, added tokens included, plus one.
     pub fn size(&self) -> usize {
-        self.tokens.len().max(self.eot as usize + 1)
+        let highest = self.added.keys().last().copied().unwrap_or(0).max(self.eot);
+        self.tokens.len().max(highest as usize + 1)
     }
 
     pub fn by_bytes(&self) -> HashMap<&[u8], u32> {
@@ -130,13 +134,13 @@ impl Vocab {
         assigned.map(|(id, token)| (&**token, id as u32)).collect()
     }
 
-    /// Bytes of `ids`; end-of-text is spelled `<|endoftext|>`.
+    /// Bytes of the text that `ids` stand for. An id that is not in the vocabulary is an error that names it.
     pub fn decode(&self, ids: impl IntoIterator<Item = u32>) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         for (position, id) in ids.into_iter().enumerate() {
-            match self.tokens.get(id as usize) {
-                _ if id == self.eot => out.extend_from_slice(b"<|endoftext|>"),
-                Some(token) if !token.is_empty() => out.extend_from_slice(token),
+            match (self.added.get(&id), self.tokens.get(id as usize)) {
+                (Some(text), _) => out.extend_from_slice(text.as_bytes()),
+                (None, Some(token)) if !token.is_empty() => out.extend_from_slice(token),
                 _ => return Err(Error::value(format!("id {id} at position {position} is not in {}", self.name))),
             }
         }

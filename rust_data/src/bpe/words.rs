@@ -1,8 +1,8 @@
 //! Words to ids: from the caches, or by merging.
 
 use super::cache::{count_of, key_of, key_within, Key, LongCache, ShortCache, SHORT};
-use super::encoder::Model;
 use super::id::Id;
+use super::model::Model;
 use crate::simd::{Kernel, Level, Simd, BLOCK};
 
 /// Of two short words each: 64 MB, so that nearly all words of a large corpus are in the very bucket they belong to. In

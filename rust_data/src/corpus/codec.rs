@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+use flate2::bufread::GzDecoder;
+
 use super::sources::{Codec, Source};
 use crate::error::{Error, Result};
 
@@ -24,6 +26,47 @@ impl Read for Counted {
     }
 }
 
+/// The members of a gzip file one after the other. Zeros behind a member are padding, as the `gzip` tool takes them.
+struct Members<R> {
+    /// None while the next member is looked for, and at the end.
+    member: Option<GzDecoder<R>>,
+}
+
+impl<R: BufRead> Members<R> {
+    fn new(raw: R) -> Self {
+        Self { member: Some(GzDecoder::new(raw)) }
+    }
+}
+
+impl<R: BufRead> Read for Members<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        while let Some(member) = &mut self.member {
+            let read = member.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            self.member = self.member.take().map(GzDecoder::into_inner).map_or(Ok(None), next_member)?;
+        }
+        Ok(0)
+    }
+}
+
+/// The member behind the padding, if there is one.
+fn next_member<R: BufRead>(mut raw: R) -> std::io::Result<Option<GzDecoder<R>>> {
+    loop {
+        let bytes = raw.fill_buf()?;
+        if bytes.is_empty() {
+            return Ok(None);
+        }
+        let zeros = bytes.iter().take_while(|&&byte| byte == 0).count();
+        let padded_only = zeros == bytes.len();
+        raw.consume(zeros);
+        if !padded_only {
+            return Ok(Some(GzDecoder::new(raw)));
+        }
+    }
+}
+
 pub struct Stream {
     pub reader: Box<dyn BufRead + Send>,
     count: Arc<AtomicU64>,
@@ -36,7 +79,7 @@ impl Stream {
         let raw = BufReader::with_capacity(BUFFER_BYTES, Counted { file, count: count.clone() });
         let reader: Box<dyn BufRead + Send> = match codec {
             Codec::None => Box::new(raw),
-            Codec::Gzip => Box::new(BufReader::with_capacity(BUFFER_BYTES, flate2::bufread::MultiGzDecoder::new(raw))),
+            Codec::Gzip => Box::new(BufReader::with_capacity(BUFFER_BYTES, Members::new(raw))),
             Codec::Zstd => {
                 let decoder = zstd::Decoder::with_buffer(raw).map_err(Error::io(&source.path))?;
                 Box::new(BufReader::with_capacity(BUFFER_BYTES, decoder))

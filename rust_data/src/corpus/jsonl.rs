@@ -9,11 +9,14 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 
 use super::codec::Stream;
 use super::sources::{Codec, Source};
-use super::{push_pieces, Batch, Rows};
+use super::{push_pieces, Batch, Fill, Rows, BYTE_ORDER_MARK};
 use crate::error::{Error, Result};
 use crate::text::utf8::from_utf8;
 
-const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
+/// A longer line than this is read only by the reader that the writer waits for.
+const LONG_LINE_BYTES: u64 = 4 << 20;
+/// A line is read in steps of this size or a quarter of what there is, so that its buffer is never far too large.
+const STEP_BYTES: usize = 256 << 10;
 
 pub struct JsonLines {
     stream: Stream,
@@ -21,9 +24,25 @@ pub struct JsonLines {
     column: String,
     max_line_bytes: u64,
     line: Vec<u8>,
+    /// Whether `line` is the beginning of a long line that has to wait.
+    unfinished: bool,
     row: u64,
     /// Rest of a long row that did not fit into the last batch.
-    pending: Option<(u64, String)>,
+    pending: Option<Pending>,
+}
+
+struct Pending {
+    row: u64,
+    text: String,
+    /// Bytes of the text that have been handed out.
+    used: usize,
+}
+
+enum Line {
+    Whole,
+    /// Too long to be read before the writer waits for it.
+    Later,
+    End,
 }
 
 impl JsonLines {
@@ -36,39 +55,65 @@ impl JsonLines {
             column: column.to_owned(),
             max_line_bytes,
             line: Vec::new(),
+            unfinished: false,
             row: 0,
             pending: None,
         };
-        while rows.row < skip && rows.next_line()? {}
+        while rows.row < skip && rows.discard_line()? {
+            rows.row += 1;
+        }
         Ok(rows)
     }
 
-    /// Reads the next line into `self.line`, at most one byte more than allowed; false at the end.
-    fn next_line(&mut self) -> Result<bool> {
-        self.line.clear();
-        let mut limited = (&mut self.stream.reader).take(self.max_line_bytes + 1);
-        let read = limited.read_until(b'\n', &mut self.line).map_err(Error::io(&self.path))?;
-        self.row += u64::from(read > 0);
+    /// Reads the next line into `self.line`, at most one byte more than allowed.
+    fn next_line(&mut self, first: bool) -> Result<Line> {
+        if !self.unfinished {
+            self.line.clear();
+            self.line.shrink_to(LONG_LINE_BYTES as usize);
+        }
+        let most = self.max_line_bytes + 1;
+        let limit = if first { most } else { most.min(LONG_LINE_BYTES) } as usize;
+        while self.line.len() < limit && self.line.last() != Some(&b'\n') {
+            let step = STEP_BYTES.max(self.line.len() / 4).min(limit - self.line.len());
+            self.line.reserve_exact(step);
+            let mut limited = (&mut self.stream.reader).take(step as u64);
+            if limited.read_until(b'\n', &mut self.line).map_err(Error::io(&self.path))? == 0 {
+                break;
+            }
+        }
+        let is_whole = self.line.last() == Some(&b'\n') || self.line.len() < limit;
+        if !is_whole && (limit as u64) < most {
+            self.unfinished = true;
+            return Ok(Line::Later);
+        }
+        self.unfinished = false;
+        if self.line.is_empty() {
+            return Ok(Line::End);
+        }
+        self.row += 1;
         // some editors put a byte order mark in front of a file
         if self.row == 1 && self.line.starts_with(BYTE_ORDER_MARK) {
             self.line.drain(..BYTE_ORDER_MARK.len());
         }
-        if self.line.len() as u64 > self.max_line_bytes {
+        if !is_whole {
             self.discard_line()?;
         }
-        Ok(read > 0)
+        Ok(Line::Whole)
     }
 
-    fn discard_line(&mut self) -> Result<()> {
+    /// Passes over the rest of a line; false if there is none.
+    fn discard_line(&mut self) -> Result<bool> {
+        let mut any = false;
         loop {
             let buffer = self.stream.reader.fill_buf().map_err(Error::io(&self.path))?;
             let (used, found) = match memchr::memchr(b'\n', buffer) {
                 Some(at) => (at + 1, true),
                 None => (buffer.len(), buffer.is_empty()),
             };
+            any |= used > 0;
             self.stream.reader.consume(used);
             if found {
-                return Ok(());
+                return Ok(any);
             }
         }
     }
@@ -80,42 +125,106 @@ impl JsonLines {
         }
         let line =
             from_utf8(self.line.trim_ascii_end()).map_err(|e| format!("invalid UTF-8 at byte {}", e.valid_up_to()))?;
-        let mut deserializer = serde_json::Deserializer::from_str(line);
-        let field =
-            Field(&self.column).deserialize(&mut deserializer).and_then(|text| deserializer.end().map(|()| text));
-        // a line of ours is all that the parser sees
+        let text = match text_of(line, &self.column) {
+            Err(error) => match finite(line) {
+                // a line of Python's own writer
+                Some(line) => text_of(&line, &self.column).map(|text| text.map(|text| Cow::Owned(text.into_owned()))),
+                None => Err(error),
+            },
+            text => text,
+        };
+        // the parser sees one line alone
         let describe =
             |error: serde_json::Error| format!("bad JSON: {error}").replace(" at line 1 column", " at column");
-        match field.map_err(describe)? {
+        match text.map_err(describe)? {
             Some(bytes) => Ok(replace_surrogates(bytes)),
             None => Err(format!("field {:?} is missing or null", self.column)),
         }
     }
+
+    /// Puts the text of the current line into the batch. The rest of a long one is kept without a copy.
+    fn push_line(&mut self, batch: &mut Batch, row: u64) {
+        let (rest, text) = match self.text() {
+            Ok(text) => match (push_pieces(batch, row, &text).map(str::len), text) {
+                (None, _) => return,
+                (Some(rest), Cow::Owned(text)) => (rest, text),
+                (Some(rest), Cow::Borrowed(text)) => {
+                    let start = text.as_ptr() as usize - self.line.as_ptr() as usize;
+                    let end = start + text.len();
+                    self.line.truncate(end);
+                    self.line.drain(..start);
+                    let line = std::mem::take(&mut self.line);
+                    (rest, String::from_utf8(line).unwrap_or_default())
+                }
+            },
+            Err(reason) => return batch.reject(row, reason),
+        };
+        self.line = Vec::new();
+        self.pending = Some(Pending { row, used: text.len() - rest, text });
+    }
+}
+
+/// The string in the field `column` of a line, as bytes.
+fn text_of<'a>(line: &'a str, column: &str) -> serde_json::Result<Option<Cow<'a, [u8]>>> {
+    let mut deserializer = serde_json::Deserializer::from_str(line);
+    let text = Field(column).deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(text)
+}
+
+/// The line with `null` for each `NaN`, `Infinity` and `-Infinity` outside of strings, which Python's writer puts
+/// there although JSON has no such numbers; none if there is no such word.
+fn finite(line: &str) -> Option<String> {
+    let mut out = String::new();
+    let (mut from, mut at, mut in_string) = (0, 0, false);
+    let bytes = line.as_bytes();
+    while at < bytes.len() {
+        let word = match bytes[at] {
+            b'"' => {
+                in_string = !in_string;
+                None
+            }
+            b'\\' if in_string => {
+                at += 1;
+                None
+            }
+            b'N' | b'I' | b'-' if !in_string => {
+                ["NaN", "Infinity", "-Infinity"].into_iter().find(|word| line[at..].starts_with(word))
+            }
+            _ => None,
+        };
+        match word {
+            Some(word) => {
+                out.push_str(&line[from..at]);
+                out.push_str("null");
+                at += word.len();
+                from = at;
+            }
+            None => at += 1,
+        }
+    }
+    (from > 0).then(|| out + &line[from..])
 }
 
 impl Rows for JsonLines {
-    fn fill(&mut self, batch: &mut Batch) -> Result<bool> {
-        if let Some((row, text)) = self.pending.take() {
-            self.pending = push_pieces(batch, row, &text).map(|rest| (row, rest.to_owned()));
+    fn fill(&mut self, batch: &mut Batch, first: bool) -> Result<Fill> {
+        if let Some(mut pending) = self.pending.take() {
+            if let Some(rest) = push_pieces(batch, pending.row, &pending.text[pending.used..]) {
+                pending.used = pending.text.len() - rest.len();
+                self.pending = Some(pending);
+            }
         }
         while !batch.is_full() {
-            if !self.next_line()? {
-                return Ok(false);
+            match self.next_line(first)? {
+                Line::Whole => {}
+                Line::Later => return Ok(Fill::Later),
+                Line::End => return Ok(Fill::End),
             }
-            if self.line.iter().all(u8::is_ascii_whitespace) {
-                continue;
+            if !self.line.iter().all(u8::is_ascii_whitespace) {
+                self.push_line(batch, self.row - 1);
             }
-            let row = self.row - 1;
-            let rest = match self.text() {
-                Ok(text) => push_pieces(batch, row, &text).map(|rest| (row, rest.to_owned())),
-                Err(reason) => {
-                    batch.reject(row, reason);
-                    None
-                }
-            };
-            self.pending = rest;
         }
-        Ok(true)
+        Ok(Fill::More)
     }
 
     fn progress(&self) -> u64 {
@@ -209,4 +318,18 @@ fn without_surrogates(mut bytes: &[u8]) -> String {
     }
     out.push_str(&String::from_utf8_lossy(bytes));
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_json_lacks_are_null() {
+        assert_eq!(finite(r#"{"a": NaN, "b": [-Infinity, Infinity]}"#).unwrap(), r#"{"a": null, "b": [null, null]}"#);
+        for line in [r#"{"a": "NaN \" Infinity"}"#, r#"{"a": -1}"#, "", "é"] {
+            assert_eq!(finite(line), None);
+        }
+        assert_eq!(finite("é\"\\é\"NaN").unwrap(), "é\"\\é\"null");
+    }
 }

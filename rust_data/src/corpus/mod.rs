@@ -1,6 +1,7 @@
 //! Documents out of files: parquet, JSON lines and plain text, read as a stream of batches.
 
 mod codec;
+pub mod find;
 mod jsonl;
 mod parquet;
 mod plain;
@@ -12,8 +13,14 @@ use crate::text::classes::{class_of, Class};
 
 /// Text read at a time: enough to amortise a hand-over between threads, small enough for the L2 cache.
 pub const BATCH_BYTES: usize = 1 << 20;
+const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
 /// A document is read in pieces cut at word borders; text without a border for longer than this is refused.
 pub const MAX_PIECE_BYTES: usize = 8 << 20;
+
+/// Why a longer document is refused if it cannot be cut.
+const TOO_LONG: &str =
+    "the document has more than 8 MiB, and this tokenizer's pre-tokenizer or added tokens do not allow \
+                        to cut it at word borders; split it into shorter documents";
 
 /// Text of some consecutive rows.
 #[derive(Default)]
@@ -21,6 +28,8 @@ pub struct Batch {
     pub text: String,
     pub rows: Vec<RowText>,
     pub rejected: Vec<Rejected>,
+    /// Put documents into the batch whole: the tokenizer may have a pretoken across any place of a text.
+    pub whole_documents: bool,
 }
 
 /// The part of `Batch::text` up to `end` that belongs to `row`.
@@ -57,10 +66,22 @@ impl Batch {
     }
 }
 
+/// What a reader has left after it has filled a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// More rows may follow.
+    More,
+    /// The next line is long: read on only with `first`.
+    Later,
+    /// The unit has no more rows.
+    End,
+}
+
 /// A reader of one unit of work.
 pub trait Rows: Send {
-    /// Reads on until the batch is full; false once the unit has no more rows.
-    fn fill(&mut self, batch: &mut Batch) -> Result<bool>;
+    /// Reads on until the batch is full. `first` says that the writer waits for this very batch; only then may
+    /// a reader hold a long line in memory.
+    fn fill(&mut self, batch: &mut Batch, first: bool) -> Result<Fill>;
 
     /// Share of the unit's weight that has been read, in the unit's own measure.
     fn progress(&self) -> u64;
@@ -70,7 +91,11 @@ pub trait Rows: Send {
 ///
 /// `text` must be the rest of the row; the row is rejected if it has no word border for too long.
 fn push_pieces<'a>(batch: &mut Batch, row: u64, mut text: &'a str) -> Option<&'a str> {
-    while text.len() > BATCH_BYTES {
+    if batch.whole_documents && text.len() > MAX_PIECE_BYTES {
+        batch.reject(row, TOO_LONG);
+        return None;
+    }
+    while text.len() > BATCH_BYTES && !batch.whole_documents {
         if batch.is_full() {
             return Some(text);
         }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use parquet::basic::Type;
+use parquet::basic::{LogicalType, Type};
 use parquet::column::reader::ColumnReaderImpl;
 use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::errors::ParquetError;
@@ -13,12 +13,13 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use parquet::schema::types::ColumnDescPtr;
 
 use super::sources::Source;
-use super::{push_pieces, Batch, Rows};
+use super::{push_pieces, Batch, Fill, Rows, BATCH_BYTES};
 use crate::error::{Error, Result};
 use crate::text::utf8::from_utf8;
 
 /// Rows taken from the column reader at a time; a batch holds some hundreds.
 const ROWS_AT_ONCE: usize = 64;
+const IS_NULL: &str = "text is null";
 
 /// The footer of a file, and where the text is.
 pub struct Footer {
@@ -32,7 +33,9 @@ impl Footer {
         let metadata = ParquetMetaDataReader::new().parse_and_finish(&file).map_err(|error| broken(path, &error))?;
         let schema = metadata.file_metadata().schema_descr();
         let columns = schema.columns();
-        let holds_text = |leaf: &ColumnDescPtr| leaf.physical_type() == Type::BYTE_ARRAY && leaf.max_rep_level() == 0;
+        let holds_text = |leaf: &ColumnDescPtr| {
+            leaf.max_rep_level() == 0 && (leaf.physical_type() == Type::BYTE_ARRAY || is_null(leaf))
+        };
         let refuse = |fault: String| {
             let names: Vec<_> =
                 columns.iter().filter(|leaf| holds_text(leaf)).map(|leaf| leaf.path().string()).collect();
@@ -48,6 +51,11 @@ impl Footer {
         }
     }
 
+    /// Whether the column has a type without values, as writers give it to a column that holds nulls only.
+    pub fn is_null(&self) -> bool {
+        is_null(&self.metadata.file_metadata().schema_descr().column(self.column))
+    }
+
     pub fn num_row_groups(&self) -> usize {
         self.metadata.num_row_groups()
     }
@@ -61,6 +69,10 @@ impl Footer {
     }
 }
 
+fn is_null(leaf: &ColumnDescPtr) -> bool {
+    leaf.logical_type_ref() == Some(&LogicalType::Unknown)
+}
+
 fn broken(path: &Path, error: &ParquetError) -> Error {
     // the library's words for a codec that this build leaves out
     if let Some((_, codec)) = error.to_string().split_once("Disabled feature at compile time: ") {
@@ -70,6 +82,25 @@ fn broken(path: &Path, error: &ParquetError) -> Error {
         ));
     }
     Error::value(format!("{}: broken parquet file: {error}", path.display()))
+}
+
+/// A row group whose text column holds nulls only.
+pub struct NullRows {
+    pub next_row: u64,
+    pub end_row: u64,
+}
+
+impl Rows for NullRows {
+    fn fill(&mut self, batch: &mut Batch, _first: bool) -> Result<Fill> {
+        let end = self.end_row.min(self.next_row + BATCH_BYTES as u64 / 16);
+        (self.next_row..end).for_each(|row| batch.reject(row, IS_NULL));
+        self.next_row = end;
+        Ok(if end < self.end_row { Fill::More } else { Fill::End })
+    }
+
+    fn progress(&self) -> u64 {
+        0
+    }
 }
 
 pub struct RowGroup {
@@ -137,13 +168,13 @@ impl RowGroup {
 }
 
 impl Rows for RowGroup {
-    fn fill(&mut self, batch: &mut Batch) -> Result<bool> {
+    fn fill(&mut self, batch: &mut Batch, _first: bool) -> Result<Fill> {
         if let Some((row, value)) = self.pending.take() {
             self.push(batch, row, value);
         }
         while !batch.is_full() {
             if self.next_row == self.end_row {
-                return Ok(false);
+                return Ok(Fill::End);
             }
             if self.next_level == self.levels.len() {
                 if let Err(error) = self.fetch() {
@@ -151,7 +182,7 @@ impl Rows for RowGroup {
                     batch.rejected.extend(
                         (self.next_row..self.end_row).map(|row| super::Rejected { row, reason: error.to_string() }),
                     );
-                    return Ok(false);
+                    return Ok(Fill::End);
                 }
             }
             let row = self.next_row;
@@ -164,10 +195,11 @@ impl Rows for RowGroup {
                 self.read += value.len() as u64;
                 self.push(batch, row, value);
             } else {
-                batch.reject(row, "text is null");
+                batch.reject(row, IS_NULL);
             }
         }
-        Ok(self.next_row < self.end_row || self.pending.is_some())
+        let more = self.next_row < self.end_row || self.pending.is_some();
+        Ok(if more { Fill::More } else { Fill::End })
     }
 
     fn progress(&self) -> u64 {

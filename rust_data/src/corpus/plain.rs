@@ -4,7 +4,7 @@ use std::io::Read;
 
 use super::codec::Stream;
 use super::sources::{Codec, Source};
-use super::{word_border, Batch, Rows, BATCH_BYTES, MAX_PIECE_BYTES};
+use super::{word_border, Batch, Fill, Rows, BATCH_BYTES, BYTE_ORDER_MARK, MAX_PIECE_BYTES, TOO_LONG};
 use crate::error::{Error, Result};
 use crate::text::utf8::from_utf8;
 
@@ -33,15 +33,27 @@ impl PlainText {
     /// Puts into the batch what a file that breaks off still gave.
     fn keep_whole_characters(&self, batch: &mut Batch) {
         let valid = from_utf8(&self.rest).map_or_else(|error| error.valid_up_to(), str::len);
-        if let Ok(text) = from_utf8(&self.rest[..valid]) {
-            batch.push(0, text, false);
+        match from_utf8(&self.rest[..valid]) {
+            // a file whose first read fails is no empty document
+            Ok(text) if !text.is_empty() => batch.push(0, text, false),
+            _ => {}
         }
     }
 }
 
 impl Rows for PlainText {
-    fn fill(&mut self, batch: &mut Batch) -> Result<bool> {
-        let mut at_end = self.read_to(BATCH_BYTES).inspect_err(|_| self.keep_whole_characters(batch))?;
+    fn fill(&mut self, batch: &mut Batch, _first: bool) -> Result<Fill> {
+        let target = if batch.whole_documents { MAX_PIECE_BYTES } else { BATCH_BYTES };
+        let mut at_end = self.read_to(target).inspect_err(|_| self.keep_whole_characters(batch))?;
+        // some editors put a byte order mark in front of a file
+        if self.offset == 0 && self.rest.starts_with(BYTE_ORDER_MARK) {
+            self.rest.drain(..BYTE_ORDER_MARK.len());
+            self.offset = BYTE_ORDER_MARK.len() as u64;
+        }
+        if batch.whole_documents && !at_end {
+            batch.reject(0, TOO_LONG);
+            return Ok(Fill::End);
+        }
         let mut cut = word_border(&self.rest, BATCH_BYTES);
         if cut.is_none() && !at_end {
             at_end = self.read_to(MAX_PIECE_BYTES).inspect_err(|_| self.keep_whole_characters(batch))?;
@@ -53,7 +65,7 @@ impl Rows for PlainText {
             None => {
                 let reason = format!("no word border in {} MiB of text at byte {}", MAX_PIECE_BYTES >> 20, self.offset);
                 batch.reject(0, reason);
-                return Ok(false);
+                return Ok(Fill::End);
             }
         };
         let complete = at_end && cut == self.rest.len();
@@ -62,12 +74,12 @@ impl Rows for PlainText {
             Err(error) => {
                 let reason = format!("invalid UTF-8 at byte {}", self.offset + error.valid_up_to() as u64);
                 batch.reject(0, reason);
-                return Ok(false);
+                return Ok(Fill::End);
             }
         }
         self.offset += cut as u64;
         self.rest.drain(..cut);
-        Ok(!complete)
+        Ok(if complete { Fill::End } else { Fill::More })
     }
 
     fn progress(&self) -> u64 {

@@ -1,15 +1,16 @@
-//! Which files the given inputs mean, and in which order.
+//! One input file: what it is called, and which format it has.
 
-use std::collections::HashSet;
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
-
-use crate::error::{Error, Result};
+use std::time::UNIX_EPOCH;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Parquet,
     JsonLines(Codec),
     Text(Codec),
+    /// A file or folder that could not be looked at; it has no rows.
+    Unreadable,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,24 +27,39 @@ pub struct Source {
     pub name: String,
     pub format: Format,
     pub bytes: u64,
+    /// When the file was last modified, in nanoseconds since 1970; 0 if unknown.
+    pub modified: u64,
 }
 
 impl Source {
+    /// `whole` is the absolute path, `shared` the directory that all sources share.
+    pub fn new(path: &Path, whole: &Path, shared: &Path, format: Format, metadata: &Metadata) -> Self {
+        let since_1970 = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        Self {
+            path: path.to_owned(),
+            name: name_of(whole.strip_prefix(shared).unwrap_or(whole)),
+            format,
+            bytes: metadata.len(),
+            modified: since_1970.map_or(0, |time| time.as_nanos() as u64),
+        }
+    }
+
     /// How a person finds a row of this file.
     pub fn place_of(&self, row: u64) -> String {
         let file = self.path.display();
         match self.format {
             Format::JsonLines(_) => format!("{file}: line {}", row + 1),
             Format::Parquet => format!("{file}: row {row}"),
-            Format::Text(_) => file.to_string(),
+            Format::Text(_) | Format::Unreadable => file.to_string(),
         }
     }
 }
 
-const ENDINGS: &str = ".parquet, .jsonl, .txt, the last two also with .gz or .zst";
+pub const ENDINGS: &str = ".parquet, .jsonl, .txt, the last two also with .gz or .zst";
 
-fn format_of(path: &Path) -> Option<Format> {
-    let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+/// The format that the ending of a file's name means.
+pub fn format_of(path: &Path) -> Option<Format> {
+    let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
     let (stem, codec) = match name.rsplit_once('.')? {
         (stem, "gz") => (stem, Codec::Gzip),
         (stem, "zst") => (stem, Codec::Zstd),
@@ -57,69 +73,16 @@ fn format_of(path: &Path) -> Option<Format> {
     }
 }
 
-/// Files, folders (searched to the bottom) and globs, in the order given; sorted inside a folder or glob.
-pub fn find(inputs: &[String]) -> Result<Vec<Source>> {
-    let mut paths = Vec::new();
-    for input in inputs {
-        let before = paths.len();
-        let path = Path::new(input);
-        if path.is_dir() {
-            walk(path, &mut paths, &mut Vec::new())?;
-        } else if path.is_file() {
-            paths.push(path.to_owned());
-        } else if input.contains(['*', '?', '[']) {
-            let matches = glob::glob(input).map_err(|error| Error::value(format!("{input}: {error}")))?;
-            paths.extend(matches.filter_map(|entry| entry.ok()).filter(|path| path.is_file()));
-        } else {
-            return Err(Error::value(format!("{input}: no such file or folder")));
-        }
-        if paths.len() == before {
-            return Err(Error::value(format!("{input}: holds no input file ({ENDINGS})")));
-        }
-        paths[before..].sort();
-    }
-    let mut seen = HashSet::new();
-    for path in &paths {
-        if !seen.insert(std::fs::canonicalize(path).map_err(Error::io(path))?) {
-            return Err(Error::value(format!("{}: given more than once", path.display())));
+/// A path as text, with bytes that are not UTF-8 written as `\xff`.
+pub fn name_of(path: &Path) -> String {
+    let mut name = String::new();
+    for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {
+        name.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            name.push_str(&format!("\\x{byte:02x}"));
         }
     }
-    let whole = |path: &PathBuf| std::path::absolute(path).map_err(Error::io(path));
-    let shared = shared_directory(&paths.iter().map(whole).collect::<Result<Vec<_>>>()?);
-    paths.iter().map(|path| describe(path, &whole(path)?, &shared)).collect()
-}
-
-fn describe(path: &Path, whole: &Path, shared: &Path) -> Result<Source> {
-    let format = format_of(path)
-        .ok_or_else(|| Error::value(format!("{}: unknown kind of file, expected {ENDINGS}", path.display())))?;
-    let bytes = std::fs::metadata(path).map_err(Error::io(path))?.len();
-    let name = whole.strip_prefix(shared).unwrap_or(whole).to_string_lossy().into_owned();
-    Ok(Source { path: path.to_owned(), name, format, bytes })
-}
-
-/// `above` are the folders that hold this one: a link back to one of them leads nowhere new.
-fn walk(folder: &Path, paths: &mut Vec<PathBuf>, above: &mut Vec<PathBuf>) -> Result<()> {
-    let place = std::fs::canonicalize(folder).map_err(Error::io(folder))?;
-    if above.contains(&place) {
-        return Ok(());
-    }
-    above.push(place);
-    for entry in std::fs::read_dir(folder).map_err(Error::io(folder))? {
-        let path = entry.map_err(Error::io(folder))?.path();
-        if path.is_dir() {
-            walk(&path, paths, above)?;
-        } else if format_of(&path).is_some() {
-            paths.push(path);
-        }
-    }
-    above.pop();
-    Ok(())
-}
-
-fn shared_directory(paths: &[PathBuf]) -> PathBuf {
-    let mut shared = paths.first().and_then(|path| path.parent()).unwrap_or(Path::new("")).to_owned();
-    while !paths.iter().all(|path| path.starts_with(&shared)) && shared.pop() {}
-    shared
+    name
 }
 
 #[cfg(test)]
@@ -140,13 +103,5 @@ mod tests {
         for (name, expected) in cases {
             assert_eq!(format_of(Path::new(name)), expected, "{name}");
         }
-    }
-
-    #[test]
-    fn names_start_below_the_shared_directory() {
-        let paths = ["x/y/a.txt", "x/y/z/b.txt", "x/y2/c.txt"].map(PathBuf::from);
-        assert_eq!(shared_directory(&paths), Path::new("x"));
-        assert_eq!(shared_directory(&paths[..1]), Path::new("x/y"));
-        assert_eq!(shared_directory(&["/a/b.txt", "c.txt"].map(PathBuf::from)), Path::new("/"));
     }
 }

@@ -1,9 +1,10 @@
 //! The corpus as an ordered list of units of work, and the share of one part of a job.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use super::jsonl::JsonLines;
-use super::parquet::{Footer, RowGroup};
+use super::parquet::{Footer, NullRows, RowGroup};
 use super::plain::PlainText;
 use super::sources::{Format, Source};
 use super::Rows;
@@ -24,19 +25,26 @@ impl Unit {
     /// Opens the unit behind its first `skip` rows.
     pub fn open(&self, source: &Source, column: &str, max_line_bytes: u64, skip: u64) -> Result<Box<dyn Rows>> {
         Ok(match (source.format, &self.row_group) {
+            (Format::Parquet, Some((footer, index))) if footer.is_null() => Box::new(NullRows {
+                next_row: self.first_row + skip,
+                end_row: self.first_row + footer.num_rows(*index),
+            }),
             (Format::Parquet, Some((footer, index))) => {
                 Box::new(RowGroup::open(source, footer, *index, self.first_row, skip)?)
             }
             (Format::JsonLines(codec), _) => Box::new(JsonLines::open(source, codec, column, max_line_bytes, skip)?),
             (Format::Text(codec), _) => Box::new(PlainText::open(source, codec)?),
-            (Format::Parquet, None) => return Err(Error::value("parquet unit without a row group")),
+            (Format::Parquet, None) | (Format::Unreadable, _) => {
+                return Err(Error::value(format!("{}: internal error, a unit without rows", source.path.display())));
+            }
         })
     }
 }
 
-/// The units of one file.
+/// The units of one file, which must be readable.
 pub fn units_of(index: usize, source: &Source, column: &str) -> Result<Vec<Unit>> {
     if source.format != Format::Parquet {
+        File::open(&source.path).map_err(Error::io(&source.path))?;
         return Ok(vec![Unit { source: index, first_row: 0, weight: source.bytes.max(1), row_group: None }]);
     }
     let footer = Arc::new(Footer::read(&source.path, column)?);

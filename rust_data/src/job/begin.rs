@@ -1,19 +1,19 @@
 //! Where a run starts: from nothing, behind what a killed run has written, or not at all.
 
 use std::fs::{File, TryLockError};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::journal::{Journal, Position, Settings, JOURNAL};
-use super::run::Plan;
-use super::{OnError, Options};
+use super::journal::{Journal, Position, JOURNAL};
+use super::options::Options;
+use super::plan::Plan;
 use crate::bpe::encoder::Model;
-use crate::bpe::vocab::hex;
 use crate::error::{Error, Result};
-use crate::shards::manifest::{read_json, Manifest, SourceInfo, Splits, MANIFEST};
+use crate::shards::manifest::{read_json, Manifest, SourceInfo, Splits};
+use crate::shards::settings::{Form, OnError, Settings};
 use crate::shards::writer::sha256_of_file;
 
-/// Keeps other runs out of a directory until it is dropped, or this process ends in whatever way. Where the
-/// file system knows no locks there is none.
+/// Keeps other runs out of a directory until it is dropped or this process ends. A file system without locks
+/// grants none, and the run goes on without.
 pub fn lock(directory: &Path) -> Result<File> {
     let folder = File::open(directory).map_err(Error::io(directory))?;
     match folder.try_lock() {
@@ -29,63 +29,121 @@ pub enum Begin {
     At(Journal),
 }
 
+/// Raises the error that a run with these options would raise before its first row. Writes nothing.
+pub fn check_out(plan: &Plan, options: &Options, model: &Model) -> Result<()> {
+    let out = &options.out;
+    if out.exists() {
+        let _alone = lock(out)?;
+        return begin(plan, options, model).map(|_| ());
+    }
+    let whole = std::path::absolute(out).map_err(Error::io(out))?;
+    match whole.ancestors().find(|folder| folder.exists()) {
+        Some(folder) if folder.is_dir() => Ok(()),
+        found => {
+            let found = found.unwrap_or(&whole).display();
+            Err(Error::value(format!("--out {}: {found} is no folder; choose another --out", out.display())))
+        }
+    }
+}
+
 /// Where to start: from nothing, from the journal of a killed run, or not at all.
 pub fn begin(plan: &Plan, options: &Options, model: &Model) -> Result<Begin> {
-    let settings = Settings {
-        tokenizer_sha256: hex(&model.vocab.sha256),
-        column: options.column.clone(),
-        shard_tokens: options.shard_tokens,
-        val_tokens: options.val_tokens,
-        seed: options.seed,
-        part: options.part,
-        skip_errors: options.on_error == OnError::Skip,
-        max_line_bytes: options.max_line_bytes(),
-        inputs: plan.sources.iter().map(|source| (source.name.clone(), source.bytes)).collect(),
-    };
-    let (manifest, journal) = (options.out.join(MANIFEST), options.out.join(JOURNAL));
-    if !options.resume && (manifest.exists() || journal.exists()) {
-        let state =
-            if manifest.exists() { "a complete corpus" } else { "an unfinished run (--resume goes on with it)" };
-        return Err(Error::value(format!(
-            "{} holds {state}; delete it or choose another --out",
-            options.out.display()
-        )));
+    let out = options.out.display();
+    if !options.out.is_dir() {
+        return Err(Error::value(format!("--out {out}: is no folder; choose another --out")));
     }
-    if journal.exists() && !manifest.exists() {
-        let journal: Journal = read_json(&journal)?;
-        journal.settings.agree(&settings)?;
-        check_shards(&options.out, &journal.splits)?;
-        check_source(plan, &journal)?;
-        return Ok(Begin::At(journal));
-    }
-    if manifest.exists() {
-        let done: Manifest = read_json(&manifest)?;
-        let same = (done.shard_tokens, done.seed, &done.tokenizer.sha256)
-            == (settings.shard_tokens, settings.seed, &settings.tokenizer_sha256);
-        let used = |source: &SourceInfo| (source.file.clone(), source.bytes);
-        if !same || !done.sources.iter().map(used).all(|source| settings.inputs.contains(&source)) {
-            let out = options.out.display();
-            return Err(Error::value(format!(
-                "{out} is complete, with other settings or inputs; choose another --out"
-            )));
+    let now = plan.settings(options, model);
+    let exists = |name: &str| Some(options.out.join(name)).filter(|path| path.exists());
+    let done = [Form::Nanogpt, Form::Shards].into_iter().find_map(|form| exists(form.manifest()));
+    let journal = exists(JOURNAL);
+    match (options.resume, done, journal) {
+        (false, Some(_), _) => {
+            Err(Error::value(format!("{out} holds a complete corpus; delete it or choose another --out")))
         }
-        check_shards(&options.out, &done.splits)?;
-        return Ok(Begin::Complete(done));
+        (false, None, Some(_)) => Err(Error::value(format!(
+            "{out} holds an unfinished run (--resume goes on with it); delete it or choose another --out"
+        ))),
+        (true, Some(done), _) => Ok(Begin::Complete(check_complete(plan, options, &done, &now)?)),
+        (true, None, Some(path)) => {
+            let mut journal: Journal = read_json(&path).map_err(|error| {
+                Error::value(format!(
+                    "{error}; the journal is damaged or of another version: delete {out} and start anew"
+                ))
+            })?;
+            check_interrupted(plan, options, &journal, &now)?;
+            journal.settings.on_error = now.on_error;
+            Ok(Begin::At(journal))
+        }
+        (_, None, None) => {
+            refuse_shards(&options.out)?;
+            let modified = plan.sources.iter().map(|source| source.modified).collect();
+            let (position, splits, sources) = (Position::default(), Splits::default(), plan.unread());
+            Ok(Begin::At(Journal { settings: now, position, splits, sources, modified }))
+        }
     }
-    refuse_shards(&options.out)?;
-    let mut sources: Vec<SourceInfo> = plan
-        .sources
-        .iter()
-        .map(|source| SourceInfo { file: source.name.clone(), bytes: source.bytes, ..SourceInfo::default() })
-        .collect();
-    for (index, reason) in &plan.broken {
-        sources[*index].error = Some(reason.clone());
+}
+
+/// The manifest of a complete corpus whose settings, inputs and files are those of this run.
+fn check_complete(plan: &Plan, options: &Options, path: &Path, now: &Settings) -> Result<Manifest> {
+    let done: Manifest = read_json(path)?;
+    let Some(before) = &done.settings else {
+        return Err(Error::value(format!(
+            "{}: complete, but without the settings that --resume compares (it was merged, or written by an earlier \
+             version); use it as it is, or choose another --out",
+            path.display()
+        )));
+    };
+    refuse_differences(&options.out, "is complete", before, now)?;
+    check_shards(&options.out, &done.splits)?;
+    let digests = done.sources.iter().filter(|source| !source.sha256.is_empty());
+    for SourceInfo { file, sha256, .. } in digests {
+        if let Some(source) = plan.sources.iter().find(|source| source.name == *file) {
+            check_digest(&source.path, sha256)?;
+        }
     }
-    Ok(Begin::At(Journal { settings, position: Position::default(), splits: Splits::default(), sources }))
+    Ok(done)
+}
+
+/// An interrupted run goes on with the same settings, inputs and shards; only `--on-error` may become `skip`.
+fn check_interrupted(plan: &Plan, options: &Options, journal: &Journal, now: &Settings) -> Result<()> {
+    let mut before = journal.settings.clone();
+    if now.on_error == OnError::Skip {
+        before.on_error = OnError::Skip;
+    }
+    refuse_differences(&options.out, "was begun", &before, now)?;
+    check_shards(&options.out, &journal.splits)?;
+    // files up to the place where the run stopped must not have changed since it read them
+    let stopped_in = plan.units.get(journal.position.unit).map(|unit| unit.source);
+    let read_from = plan.units.iter().take(journal.position.unit + 1).map(|unit| unit.source);
+    let mut read_from: Vec<usize> = read_from.collect();
+    read_from.dedup();
+    for index in read_from {
+        let source = &plan.sources[index];
+        let before = &journal.sources[index].sha256;
+        let same_time = source.modified == journal.modified[index];
+        if !before.is_empty() && (stopped_in == Some(index) || !same_time) {
+            check_digest(&source.path, before)?;
+        } else if !same_time {
+            return Err(changed(&source.path));
+        }
+    }
+    Ok(())
+}
+
+fn refuse_differences(out: &Path, state: &str, before: &Settings, now: &Settings) -> Result<()> {
+    let differences = before.differences(now);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(Error::value(format!(
+        "--resume: {} {state} with other settings: {}; repeat the command with what it was, or choose another --out",
+        out.display(),
+        differences.join("; ")
+    )))
 }
 
 /// A new run neither overwrites shards nor mixes its own with them.
-fn refuse_shards(directory: &Path) -> Result<()> {
+pub fn refuse_shards(directory: &Path) -> Result<()> {
     for entry in std::fs::read_dir(directory).map_err(Error::io(directory))? {
         let path = entry.map_err(Error::io(directory))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -100,23 +158,29 @@ fn refuse_shards(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The shards of a killed run must still be what the journal says.
+/// The files of a corpus must still be what its manifest or journal says.
 fn check_shards(directory: &Path, splits: &Splits) -> Result<()> {
     for shard in splits.val.shards.iter().chain(&splits.train.shards) {
-        let path = directory.join(&shard.file);
+        let path: PathBuf = directory.join(&shard.file);
         if sha256_of_file(&path)? != shard.sha256 {
-            return Err(Error::value(format!("{}: changed since it was written; start anew", path.display())));
+            return Err(Error::value(format!(
+                "{}: changed since it was written; delete {} and start anew",
+                path.display(),
+                directory.display()
+            )));
         }
     }
     Ok(())
 }
 
-/// The file in which a killed run stopped must still be the one that it read, where its digest was taken.
-fn check_source(plan: &Plan, journal: &Journal) -> Result<()> {
-    let Some(unit) = plan.units.get(journal.position.unit) else { return Ok(()) };
-    let (path, before) = (&plan.sources[unit.source].path, &journal.sources[unit.source].sha256);
-    if !before.is_empty() && sha256_of_file(path)? != *before {
-        return Err(Error::value(format!("{}: changed since it was read; start anew", path.display())));
+fn check_digest(path: &Path, before: &str) -> Result<()> {
+    if sha256_of_file(path)? == before {
+        Ok(())
+    } else {
+        Err(changed(path))
     }
-    Ok(())
+}
+
+fn changed(path: &Path) -> Error {
+    Error::value(format!("{}: changed since it was read; start anew in another --out", path.display()))
 }

@@ -4,7 +4,8 @@
 //! batch, gives the reader back and encodes the batch while others read on. Encoded batches wait in
 //! `pending` until it is their turn; whoever brings the next one in order writes all that are due.
 //! Reading ahead stops when the waiting batches take `budget` bytes; only the very batch that the
-//! writer waits for is then still read, so the job always moves and never grows.
+//! writer waits for is then still read, so the job always moves and never grows. A lane whose next line is
+//! long stops as well until it is its turn: only one such line is in memory at a time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -40,6 +41,8 @@ struct Lane {
     unit: usize,
     next_batch: u64,
     reader: Reader,
+    /// Whether the next batch may be read only once the writer waits for it.
+    waits: bool,
 }
 
 enum Reader {
@@ -52,6 +55,8 @@ enum Reader {
 pub struct Ticket {
     pub unit: usize,
     batch: u64,
+    /// Whether the writer waits for this very batch.
+    pub first: bool,
     pub reader: Option<Box<dyn Rows>>,
 }
 
@@ -93,30 +98,34 @@ impl<T: Id> Lanes<T> {
 
     fn pick(&self, state: &mut State<T>) -> Option<Ticket> {
         if state.open.len() < self.max_open && state.next_unit < self.num_units {
-            state.open.push_back(Lane { unit: state.next_unit, next_batch: 0, reader: Reader::Unopened });
+            state.open.push_back(Lane { unit: state.next_unit, next_batch: 0, reader: Reader::Unopened, waits: false });
             state.next_unit += 1;
         }
         let within_budget = state.pending_bytes < self.budget;
         let due = state.due;
         let lane = state.open.iter_mut().find(|lane| {
-            !matches!(lane.reader, Reader::Taken) && (within_budget || (lane.unit, lane.next_batch) == due)
+            let may_read_ahead = within_budget && !lane.waits;
+            !matches!(lane.reader, Reader::Taken) && (may_read_ahead || (lane.unit, lane.next_batch) == due)
         })?;
         let reader = match std::mem::replace(&mut lane.reader, Reader::Taken) {
             Reader::Free(reader) => Some(reader),
             Reader::Unopened | Reader::Taken => None,
         };
-        let ticket = Ticket { unit: lane.unit, batch: lane.next_batch, reader };
+        let first = (lane.unit, lane.next_batch) == due;
+        let ticket = Ticket { unit: lane.unit, batch: lane.next_batch, first, reader };
         lane.next_batch += 1;
         Some(ticket)
     }
 
-    /// Gives the reader back, or closes the lane when the unit has been read to its end.
-    pub fn give_back(&self, unit: usize, reader: Option<Box<dyn Rows>>) {
+    /// Gives the reader back, or closes the lane when the unit has been read to its end. `waits` says that the
+    /// next batch may be read only once the writer waits for it.
+    pub fn give_back(&self, unit: usize, reader: Option<Box<dyn Rows>>, waits: bool) {
         let mut state = self.lock();
         match reader {
             Some(reader) => {
                 if let Some(lane) = state.open.iter_mut().find(|lane| lane.unit == unit) {
                     lane.reader = Reader::Free(reader);
+                    lane.waits = waits;
                 }
             }
             None => state.open.retain(|lane| lane.unit != unit),

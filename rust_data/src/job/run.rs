@@ -1,86 +1,27 @@
-//! Planning a job, running it on threads, and writing the manifest.
+//! Running a planned job on threads, and writing the manifest.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::mpsc::{channel, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, Scope};
 
 use super::begin::{begin, lock, Begin};
-use super::journal::{Position, JOURNAL};
+use super::end::{complete, remove_leftovers, Folder};
+use super::journal::{Journal, Position};
 use super::lanes::{Lanes, Ticket};
+use super::options::Options;
+use super::plan::Plan;
 use super::progress::Progress;
 use super::sink::{Encoded, RowTokens, Sink};
-use super::{OnError, Options};
 use crate::bpe::encoder::{Encoder, Model};
 use crate::bpe::id::Id;
 use crate::bpe::vocab::hex;
-use crate::corpus::sources::{find, Source};
-use crate::corpus::units::{part_of, units_of, Unit};
-use crate::corpus::{Batch, Rejected, Rows};
+use crate::corpus::{Batch, Fill, Rejected, Rows};
 use crate::error::{Error, Result};
-use crate::shards::header::MAX_SHARD_TOKENS;
-use crate::shards::manifest::{write_json, Manifest, SourceInfo, Splits, TokenizerInfo, FORMAT, MANIFEST};
+use crate::shards::manifest::{Manifest, SourceInfo, Splits, TokenizerInfo};
+use crate::shards::settings::{OnError, Settings};
 use crate::shards::writer::sha256_of_file;
-
-/// What a job will do: its files and this part's units.
-pub struct Plan {
-    pub sources: Vec<Source>,
-    pub units: Vec<Unit>,
-    /// Files that cannot be read at all and why (`OnError::Skip` only).
-    pub broken: Vec<(usize, String)>,
-}
-
-impl Plan {
-    /// The files that this part read from, each with its digest.
-    fn digest(&self, sources: Vec<SourceInfo>) -> Result<Vec<SourceInfo>> {
-        let mut used = Vec::new();
-        for (index, mut info) in sources.into_iter().enumerate() {
-            let was_opened = self.units.iter().any(|unit| unit.source == index);
-            if info.error.is_none() && !was_opened {
-                continue;
-            }
-            if info.sha256.is_empty() && was_opened {
-                info.sha256 = sha256_of_file(&self.sources[index].path)?;
-            }
-            used.push(info);
-        }
-        Ok(used)
-    }
-}
-
-pub fn plan(inputs: &[String], options: &Options) -> Result<Plan> {
-    check(options)?;
-    let sources = find(inputs)?;
-    let (mut units, mut broken) = (Vec::new(), Vec::new());
-    for (index, source) in sources.iter().enumerate() {
-        match units_of(index, source, &options.column) {
-            Ok(more) => units.extend(more),
-            Err(error) if options.on_error == OnError::Skip => broken.push((index, error.to_string())),
-            Err(error) => return Err(error),
-        }
-    }
-    let (index, count) = options.part;
-    Ok(Plan { sources, units: part_of(units, index, count), broken })
-}
-
-fn check(options: &Options) -> Result<()> {
-    if !(1..=MAX_SHARD_TOKENS).contains(&options.shard_tokens) {
-        let got = options.shard_tokens;
-        return Err(Error::value(format!("--shard-tokens {got}: must be in 1 .. {MAX_SHARD_TOKENS}")));
-    }
-    if options.part.0 >= options.part.1 {
-        let (index, count) = options.part;
-        return Err(Error::value(format!("--part {index}/{count}: the part must be in 0 .. {count}")));
-    }
-    if options.threads == 0 {
-        return Err(Error::value("--threads 0: must be at least 1"));
-    }
-    if options.memory < options.least_memory() {
-        let (threads, memory, least) = (options.threads, options.memory, options.least_memory());
-        return Err(Error::value(format!("--memory {memory}: {threads} threads need at least {least} bytes")));
-    }
-    Ok(())
-}
 
 /// Runs a planned job to its manifest.
 pub fn run(plan: Plan, options: &Options, model: &Arc<Model>, progress: &Arc<Progress>) -> Result<Manifest> {
@@ -92,44 +33,51 @@ pub fn run(plan: Plan, options: &Options, model: &Arc<Model>, progress: &Arc<Pro
 }
 
 fn run_as<T: Id>(plan: Plan, options: &Options, model: &Arc<Model>, progress: &Arc<Progress>) -> Result<Manifest> {
-    std::fs::create_dir_all(&options.out).map_err(Error::io(&options.out))?;
+    let folder = Folder::make(&options.out)?;
     let _alone = lock(&options.out)?;
-    let journal = match begin(&plan, options, model)? {
-        Begin::Complete(manifest) => return Ok(manifest),
-        Begin::At(journal) => journal,
+    let journal = match begin(&plan, options, model) {
+        Ok(Begin::At(journal)) => journal,
+        Ok(Begin::Complete(manifest)) => {
+            remove_leftovers(&options.out, options.format)?;
+            return Ok(manifest);
+        }
+        Err(error) => {
+            folder.remove_if_empty();
+            return Err(error);
+        }
     };
+    write_shards::<T>(&plan, options, model, progress, journal).map_err(|error| {
+        let resume = folder.tidy();
+        match error {
+            Error::Row { place, reason, .. } => Error::Row { place, reason, resume },
+            other => other,
+        }
+    })
+}
+
+fn write_shards<T: Id>(
+    plan: &Plan,
+    options: &Options,
+    model: &Arc<Model>,
+    progress: &Arc<Progress>,
+    journal: Journal,
+) -> Result<Manifest> {
     let start = journal.position;
+    let settings = journal.settings.clone();
     let total = plan.units[start.unit.min(plan.units.len())..].iter().map(|unit| unit.weight).sum();
     Progress::add(&progress.total, total);
     let mut sink = Sink::<T>::new(options, model, &plan.sources, journal, progress)?;
     sink.checkpoint()?;
-    let (opened, to_digest) = channel();
     let job = Job {
         lanes: Lanes::new(start.unit, plan.units.len(), options.threads, options.waiting_bytes() as usize),
         sink: Mutex::new(sink),
-        plan: &plan,
+        plan,
         options,
         model,
         progress,
         start,
     };
-    let guarded = |work: &dyn Fn()| {
-        if catch_unwind(AssertUnwindSafe(work)).is_err() {
-            job.lanes.fail(Error::value("internal error in a worker thread"));
-        }
-    };
-    std::thread::scope(|scope| {
-        let guarded = &guarded;
-        let job = &job;
-        for _ in 0..options.threads {
-            let opened = opened.clone();
-            scope.spawn(move || guarded(&|| job.work(&opened)));
-        }
-        // the digests end when the last worker has dropped its sender
-        drop(opened);
-        let to_digest = Mutex::new(to_digest);
-        scope.spawn(move || guarded(&|| job.digest(&to_digest.lock().unwrap_or_else(PoisonError::into_inner))));
-    });
+    std::thread::scope(|scope| job.start_threads(scope));
     let sink = job.sink.into_inner().unwrap_or_else(PoisonError::into_inner);
     job.lanes.outcome()?;
     let (splits, sources) = sink.finish()?;
@@ -137,21 +85,24 @@ fn run_as<T: Id>(plan: Plan, options: &Options, model: &Arc<Model>, progress: &A
         let (rows, files) = (sources.iter().map(|source| source.skipped).sum::<u64>(), plan.broken.len());
         return Err(Error::value(format!("the input holds no text: {rows} rows and {files} files were left out")));
     }
-    let manifest = manifest_of::<T>(options, model, splits, plan.digest(sources)?);
-    write_json(&options.out.join(MANIFEST), &manifest)?;
-    let journal = options.out.join(JOURNAL);
-    std::fs::remove_file(&journal).map_err(Error::io(&journal))?;
-    Ok(manifest)
+    let manifest = manifest_of::<T>(options, model, settings, splits, plan.digest(sources)?);
+    complete(&options.out, options.format, manifest)
 }
 
-fn manifest_of<T: Id>(options: &Options, model: &Model, splits: Splits, sources: Vec<SourceInfo>) -> Manifest {
+fn manifest_of<T: Id>(
+    options: &Options,
+    model: &Model,
+    settings: Settings,
+    splits: Splits,
+    sources: Vec<SourceInfo>,
+) -> Manifest {
     Manifest {
-        format: FORMAT.to_owned(),
+        format: options.format.name().to_owned(),
         version: 1,
         complete: true,
         tokenizer: TokenizerInfo {
             name: model.vocab.name.clone(),
-            sha256: hex(&model.vocab.sha256),
+            sha256: hex(&model.digest()),
             vocab_size: model.vocab.size(),
             eot: model.vocab.eot,
         },
@@ -161,11 +112,12 @@ fn manifest_of<T: Id>(options: &Options, model: &Model, splits: Splits, sources:
         part: options.part,
         splits,
         sources,
+        settings: Some(settings),
         created_by: concat!("rust_data ", env!("CARGO_PKG_VERSION")).to_owned(),
     }
 }
 
-/// Reads, and takes a panic of a format's library, as over damaged lengths, for what it is: a broken file.
+/// Run `read`, and turn a panic inside a format library (for example on a corrupted length) into a "broken file" error.
 fn contained<R>(path: &Path, read: impl FnOnce() -> Result<R>) -> Result<R> {
     let broken = || Error::value(format!("{}: broken file, reading it stopped at an impossible value", path.display()));
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(broken()))
@@ -182,10 +134,41 @@ struct Job<'a, T: Id> {
 }
 
 impl<T: Id> Job<'_, T> {
+    /// Starts the workers and the thread that takes digests; `scope` waits for them.
+    fn start_threads<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        let (opened, to_digest) = channel();
+        let to_digest = Mutex::new(to_digest);
+        let digest = move || {
+            self.guarded(&|| self.digest(&to_digest.lock().unwrap_or_else(PoisonError::into_inner)));
+        };
+        let mut outcome = Builder::new().spawn_scoped(scope, digest).map(drop);
+        let mut started = 0;
+        while outcome.is_ok() && started < self.options.threads {
+            let opened = opened.clone();
+            outcome = Builder::new().spawn_scoped(scope, move || self.guarded(&|| self.work(&opened))).map(drop);
+            started += 1;
+        }
+        // the digests end when the last worker has dropped its sender
+        drop(opened);
+        if let Err(error) = outcome {
+            let asked = self.options.threads;
+            self.lanes.fail(Error::value(format!(
+                "--threads {asked}: thread {started} does not start ({error}); ask for fewer"
+            )));
+        }
+    }
+
+    /// Runs `work`; a panic in it fails the job.
+    fn guarded(&self, work: &dyn Fn()) {
+        if catch_unwind(AssertUnwindSafe(work)).is_err() {
+            self.lanes.fail(Error::value("internal error in a worker thread"));
+        }
+    }
+
     /// One thread: read a batch, encode it, hand it in, until nothing is left.
     fn work(&self, opened: &Sender<usize>) {
         let mut encoder = Encoder::new(self.model.clone());
-        let mut batch = Batch::default();
+        let mut batch = Batch { whole_documents: !self.model.starts_at_word_borders(), ..Batch::default() };
         while let Some(mut ticket) = self.lanes.take() {
             if self.progress.is_cancelled() {
                 return self.lanes.fail(Error::Cancelled);
@@ -202,6 +185,8 @@ impl<T: Id> Job<'_, T> {
         for source in opened {
             match sha256_of_file(&self.plan.sources[source].path) {
                 Ok(sha256) => self.sink().set_digest(source, sha256),
+                // the worker that reads the file leaves it out with the reason
+                Err(_) if self.skips() => {}
                 Err(error) => return self.lanes.fail(error),
             }
         }
@@ -214,26 +199,35 @@ impl<T: Id> Job<'_, T> {
         encoder: &mut Encoder<T>,
         opened: &Sender<usize>,
     ) -> Result<()> {
-        let mut reader = match ticket.reader.take() {
-            Some(reader) => reader,
-            None => self.open(ticket.unit, opened)?,
-        };
         batch.clear();
-        let before = reader.progress();
+        let reader = match ticket.reader.take() {
+            Some(reader) => Ok(reader),
+            None => self.open(ticket.unit, opened),
+        };
         let path = &self.plan.sources[self.plan.units[ticket.unit].source].path;
-        let (more, broken) = match contained(path, || reader.fill(batch)) {
-            Ok(more) => (more, None),
-            Err(error) if self.options.on_error == OnError::Skip => (false, Some(error.to_string())),
+        let outcome = reader.and_then(|mut reader| {
+            let before = reader.progress();
+            let filled = contained(path, || reader.fill(batch, ticket.first));
+            Progress::add(&self.progress.read, reader.progress() - before);
+            Ok((reader, filled?))
+        });
+        let (reader, fill, broken) = match outcome {
+            Ok((reader, fill)) => (Some(reader), fill, None),
+            Err(error) if self.skips() => (None, Fill::End, Some(error.to_string())),
             Err(error) => return Err(error),
         };
-        Progress::add(&self.progress.read, reader.progress() - before);
-        self.lanes.give_back(ticket.unit, more.then_some(reader));
+        let last = fill == Fill::End;
+        self.lanes.give_back(ticket.unit, reader.filter(|_| !last), fill == Fill::Later);
 
         let mut encoded = self.encode(ticket.unit, batch, encoder)?;
         encoded.broken = broken;
         let write = |batch: &Encoded<T>| self.sink().accept(batch);
-        self.lanes.deliver(ticket, encoded, !more, &write);
+        self.lanes.deliver(ticket, encoded, last, &write);
         Ok(())
+    }
+
+    fn skips(&self) -> bool {
+        self.options.on_error == OnError::Skip
     }
 
     fn sink(&self) -> std::sync::MutexGuard<'_, Sink<T>> {

@@ -37,7 +37,7 @@ impl<T: Id> Shuffle<T> {
             let path = entry.map_err(Error::io(directory))?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if name.starts_with(PREFIX) && name.ends_with(ENDING) {
-                std::fs::remove_file(&path).map_err(Error::io(&path))?;
+                std::fs::remove_file(&path).map_err(disk_error(&path))?;
             }
         }
         Ok(Self {
@@ -93,7 +93,7 @@ impl Buckets {
             let mut path = prefix.as_os_str().to_owned();
             path.push(format!("_{index:03}{ENDING}"));
             let path = PathBuf::from(path);
-            let file = BufWriter::new(File::create(&path).map_err(Error::io(&path))?);
+            let file = BufWriter::new(File::create(&path).map_err(disk_error(&path))?);
             Ok(Bucket { path, file, bytes: 0, documents: 0 })
         };
         let list = (0..count.clamp(1, MAX_BUCKETS)).map(create).collect::<Result<_>>()?;
@@ -106,24 +106,24 @@ impl Buckets {
         let bucket = &mut self.list[index as usize];
         bucket.bytes += record.len() as u64;
         bucket.documents += 1;
-        bucket.file.write_all(record).map_err(Error::io(&bucket.path))
+        bucket.file.write_all(record).map_err(disk_error(&bucket.path))
     }
 
     fn drain<T: Id>(self, most_bytes: u64, writer: &mut SplitWriter<T>) -> Result<()> {
         let (count, start, width) = (self.list.len() as u128, self.keys.start, self.keys.end - self.keys.start);
         for (index, Bucket { path, mut file, bytes, documents }) in (0u128..).zip(self.list) {
-            file.flush().map_err(Error::io(&path))?;
+            file.flush().map_err(disk_error(&path))?;
             drop(file);
             // the keys whose share of the width rounds down to the index
             let keys = start + (index * width).div_ceil(count)..start + ((index + 1) * width).div_ceil(count);
             // there were more documents than the size of the input told
             if bytes > most_bytes && documents > 1 && keys.end - keys.start > 1 {
                 let smaller = split(&path, bytes.div_ceil(most_bytes.max(1)).max(2), keys)?;
-                std::fs::remove_file(&path).map_err(Error::io(&path))?;
+                std::fs::remove_file(&path).map_err(disk_error(&path))?;
                 smaller.drain(most_bytes, writer)?;
             } else {
                 write_sorted(&path, writer)?;
-                std::fs::remove_file(&path).map_err(Error::io(&path))?;
+                std::fs::remove_file(&path).map_err(disk_error(&path))?;
             }
         }
         Ok(())
@@ -133,19 +133,19 @@ impl Buckets {
 /// The documents of a bucket in `count` smaller ones, which keep their order.
 fn split(path: &Path, count: u64, keys: Range<u128>) -> Result<Buckets> {
     let mut smaller = Buckets::create(&path.with_extension(""), count, keys)?;
-    let mut file = BufReader::new(File::open(path).map_err(Error::io(path))?);
+    let mut file = BufReader::new(File::open(path).map_err(disk_error(path))?);
     let mut record = Vec::new();
     loop {
         record.clear();
-        (&mut file).take(RECORD_HEAD as u64).read_to_end(&mut record).map_err(Error::io(path))?;
+        (&mut file).take(RECORD_HEAD as u64).read_to_end(&mut record).map_err(disk_error(path))?;
         let Some((key, bytes)) = record.get(..RECORD_HEAD).and_then(record_head) else { return Ok(smaller) };
-        (&mut file).take(bytes).read_to_end(&mut record).map_err(Error::io(path))?;
+        (&mut file).take(bytes).read_to_end(&mut record).map_err(disk_error(path))?;
         smaller.push(key, &record)?;
     }
 }
 
 fn write_sorted<T: Id>(path: &Path, writer: &mut SplitWriter<T>) -> Result<()> {
-    let bytes = std::fs::read(path).map_err(Error::io(path))?;
+    let bytes = std::fs::read(path).map_err(disk_error(path))?;
     let mut documents = Vec::new();
     let mut at = 0;
     while let Some((key, len)) = bytes.get(at..at + RECORD_HEAD).and_then(record_head) {
@@ -171,6 +171,11 @@ fn write_sorted<T: Id>(path: &Path, writer: &mut SplitWriter<T>) -> Result<()> {
     Ok(())
 }
 
+/// Names the folder: the buckets are temporary, and nobody knows their names.
+fn disk_error(bucket: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
+    Error::io(bucket.parent().unwrap_or(bucket))
+}
+
 /// Key of a document, and bytes of its tokens.
 fn record_head(head: &[u8]) -> Option<(u64, u64)> {
     let (key, count) = head.split_at(8);
@@ -183,7 +188,6 @@ mod tests {
 
     use super::*;
     use crate::bpe::encoder::Model;
-    use crate::shards::manifest::Splits;
 
     /// The shard that 500 documents of known tokens make with buckets of this size.
     fn shuffled(model: &Arc<Model>, folder: &Path, corpus_bytes: u64, bucket_bytes: u64) -> Vec<u8> {
@@ -195,7 +199,7 @@ mod tests {
             shuffle.write(&[50_256]);
             shuffle.end_document(row % 3, row as u64).unwrap();
         }
-        let mut writer = SplitWriter::new(folder.to_owned(), model.clone(), 1 << 20, 0, Splits::default());
+        let mut writer = SplitWriter::new(folder.to_owned(), model.clone(), 1 << 20, 0);
         shuffle.drain(&mut writer).unwrap();
         writer.finish_shard().unwrap();
         let bytes = std::fs::read(folder.join("train_000000.bin")).unwrap();

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use super::journal::{Journal, Position, JOURNAL};
+use super::options::Options;
 use super::progress::Progress;
 use super::shuffle::Shuffle;
 use super::splits::SplitWriter;
-use super::{OnError, Options};
 use crate::bpe::encoder::Model;
 use crate::bpe::id::Id;
 use crate::corpus::sources::Source;
 use crate::corpus::Rejected;
 use crate::error::{Error, Result};
 use crate::shards::manifest::{write_json, SourceInfo, Splits};
+use crate::shards::settings::OnError;
 
 /// The tokens of one batch.
 pub struct Encoded<T> {
@@ -68,7 +69,8 @@ impl<T: Id> Sink<T> {
             sources: sources.to_vec(),
             on_error: options.on_error,
             eot: T::from_u32(model.vocab.eot),
-            writer: SplitWriter::new(options.out.clone(), model.clone(), shard_tokens, val_tokens, splits),
+            writer: SplitWriter::new(options.out.clone(), model.clone(), shard_tokens, val_tokens)
+                .behind(splits, journal.position.token),
             shuffle,
             skip_tokens: journal.position.token,
             open_row: false,
@@ -148,7 +150,8 @@ impl<T: Id> Sink<T> {
     fn reject(&mut self, batch: &Encoded<T>, bad: &Rejected) -> Result<()> {
         let source = batch.source;
         if self.on_error == OnError::Stop {
-            return Err(Error::Row { place: self.sources[source].place_of(bad.row), reason: bad.reason.clone() });
+            let place = self.sources[source].place_of(bad.row);
+            return Err(Error::Row { place, reason: bad.reason.clone(), resume: false });
         }
         self.journal.sources[source].skipped += 1;
         Progress::add(&self.progress.skipped, 1);
@@ -184,8 +187,8 @@ impl<T: Id> Sink<T> {
         self.journal.sources[source].sha256 = sha256;
     }
 
-    /// Closes the last shard; the splits and sources of the whole job. Nothing is left of a corpus without
-    /// a token to train on.
+    /// Closes the last shard and returns the splits and sources of the whole job. Nothing is left of a corpus
+    /// without a sequence to train on.
     pub fn finish(mut self) -> Result<(Splits, Vec<SourceInfo>)> {
         if let Some(shuffle) = self.shuffle.take() {
             shuffle.drain(&mut self.writer)?;
@@ -193,12 +196,14 @@ impl<T: Id> Sink<T> {
         self.writer.finish_shard()?;
         self.checkpoint()?;
         let (asked, Splits { train, val }) = (self.journal.settings.val_tokens, &self.journal.splits);
-        if train.tokens == 0 && val.tokens > 0 {
-            let val = val.tokens;
+        // the end-of-text token alone predicts nothing
+        if train.tokens <= 1 && val.tokens > 0 {
+            let total = val.tokens + train.tokens;
             std::fs::remove_file(&self.journal_path).map_err(Error::io(&self.journal_path))?;
             self.writer.remove_shards()?;
             return Err(Error::value(format!(
-                "--val-tokens {asked} takes the whole corpus of {val} tokens; ask for less, or for 0"
+                "--val-tokens {asked} takes the whole corpus of {total} tokens; ask for less (a tenth is {}), or for 0",
+                total / 10
             )));
         }
         Ok((self.journal.splits, self.journal.sources))

@@ -20,16 +20,26 @@ pub struct SplitWriter<T> {
     shard: Option<ShardWriter>,
     /// Tokens of the val split, those of an unfinished shard included; `None` once the split is closed.
     val_tokens: Option<u64>,
+    /// Tokens of the current document that have been written.
+    document_tokens: u64,
     tokens: PhantomData<T>,
 }
 
 impl<T: Id> SplitWriter<T> {
-    /// Goes on behind the complete shards in `splits`.
-    pub fn new(directory: PathBuf, model: Arc<Model>, shard_tokens: u64, val_target: u64, splits: Splits) -> Self {
+    /// Starts with the val split, or with the train split if `val_target` is 0.
+    pub fn new(directory: PathBuf, model: Arc<Model>, shard_tokens: u64, val_target: u64) -> Self {
+        let val_tokens = (val_target > 0).then_some(0);
+        let splits = Splits::default();
+        let (shard, document_tokens, tokens) = (None, 0, PhantomData);
+        Self { directory, model, shard_tokens, val_target, splits, shard, val_tokens, document_tokens, tokens }
+    }
+
+    /// Goes on behind the complete shards in `splits`, which hold `document_tokens` tokens of a document that has
+    /// not ended yet.
+    pub fn behind(self, splits: Splits, document_tokens: u64) -> Self {
         let written = splits.val.tokens;
-        let val_open = written < val_target && splits.train.shards.is_empty();
-        let val_tokens = val_open.then_some(written);
-        Self { directory, model, shard_tokens, val_target, splits, shard: None, val_tokens, tokens: PhantomData }
+        let val_open = written < self.val_target && splits.train.shards.is_empty();
+        Self { splits, val_tokens: val_open.then_some(written), document_tokens, ..self }
     }
 
     pub fn splits(&self) -> &Splits {
@@ -45,12 +55,17 @@ impl<T: Id> SplitWriter<T> {
         Ok(())
     }
 
-    /// Writes what fits into the current shard and says how much; nothing fits into a full one.
+    /// Writes what fits into the current shard and says how much; nothing fits into a full one. The val split is
+    /// full when it holds as many tokens of one document as it was asked for: that document is split.
     pub fn write(&mut self, tokens: &[T]) -> Result<usize> {
-        let room = self.shard_tokens - self.shard.as_ref().map_or(0, ShardWriter::tokens);
+        let mut room = self.shard_tokens - self.shard.as_ref().map_or(0, ShardWriter::tokens);
+        if self.val_tokens.is_some() {
+            room = room.min(self.val_target - self.document_tokens);
+        }
         let count = tokens.len().min(room as usize);
         if count > 0 {
             self.open_shard()?.push(&tokens[..count])?;
+            self.document_tokens += count as u64;
             if let Some(written) = &mut self.val_tokens {
                 *written += count as u64;
             }
@@ -67,7 +82,7 @@ impl<T: Id> SplitWriter<T> {
                     None => ("train", &self.splits.train),
                 };
                 let name = format!("{name}_{:06}.bin", split.shards.len());
-                ShardWriter::create::<T>(&self.directory, name, &self.model.vocab)?
+                ShardWriter::create::<T>(&self.directory, name, &self.model)?
             }
         };
         Ok(self.shard.insert(shard))
@@ -76,6 +91,7 @@ impl<T: Id> SplitWriter<T> {
     /// Counts a document whose last token has been written; true if that closed the val split.
     pub fn end_document(&mut self) -> Result<bool> {
         self.open_shard()?.end_document();
+        self.document_tokens = 0;
         let val_is_full = self.val_tokens.is_some_and(|written| written >= self.val_target);
         if val_is_full {
             self.finish_shard()?;
@@ -84,12 +100,16 @@ impl<T: Id> SplitWriter<T> {
         Ok(val_is_full)
     }
 
-    /// Completes the current shard, if there is one.
+    /// Completes the current shard, if there is one, and the val split if it has enough of a document.
     pub fn finish_shard(&mut self) -> Result<()> {
         if let Some(shard) = self.shard.take() {
             let info = shard.finish()?;
             let split = if self.val_tokens.is_some() { &mut self.splits.val } else { &mut self.splits.train };
             split.push(info);
+        }
+        if self.val_tokens.is_some() && self.document_tokens == self.val_target {
+            self.splits.val.cut_document = true;
+            self.val_tokens = None;
         }
         Ok(())
     }

@@ -52,5 +52,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(shards::read_header, module)?)?;
     module.add_function(wrap_pyfunction!(shards::read_tokens, module)?)?;
     module.add_function(wrap_pyfunction!(shards::sha256, module)?)?;
+    module.add_function(wrap_pyfunction!(shards::refuse_shards, module)?)?;
     module.add_function(wrap_pyfunction!(static_mix::mix_heads, module)?)
 }

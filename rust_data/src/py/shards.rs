@@ -37,3 +37,9 @@ pub fn read_tokens(py: Python<'_>, path: PathBuf, start: u64, count: u64) -> PyR
 pub fn sha256(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     detached(py, || sha256_of_file(&path))
 }
+
+/// Raises ValueError if a directory holds shards that a new corpus would overwrite or mix with.
+#[pyfunction]
+pub fn refuse_shards(directory: PathBuf) -> PyResult<()> {
+    Ok(crate::job::refuse_shards(&directory)?)
+}

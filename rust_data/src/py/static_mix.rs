@@ -1,7 +1,8 @@
 //! Static mixing of NumPy arrays, which share their memory with tensors. bfloat16 comes as its bits, in uint16.
 
 use numpy::{
-    Element as NumpyElement, PyArray4, PyArrayMethods, PyReadonlyArray2, PyReadonlyArray4, PyUntypedArrayMethods,
+    ndarray::Dimension, Element as NumpyElement, PyArray4, PyArrayMethods, PyReadonlyArray, PyReadonlyArray2,
+    PyReadonlyArray4, PyUntypedArrayMethods,
 };
 use pyo3::prelude::*;
 
@@ -12,9 +13,9 @@ use crate::static_mix::{Bf16, Element, Head, Layout, Mixer, Source, Target};
 
 /// Writes `P x`, or `P^T x`, of some heads of x to y, both [B, T, H, D] with D side by side.
 ///
-/// heads: (pattern, head of x, head of y) of each. scale, weight, inv_z: [patterns, T or more]. spectra: real and imaginary parts
+/// heads: for each head to mix, (pattern, head of x, head of y). scale, weight, inv_z: [patterns, T or more]. spectra: real and imaginary parts
 /// of half the spectra, cyclic and twisted, [patterns, 2, N, 2]. heavy: columns [patterns, M], ascending; those
-/// from T on count for nothing.
+/// from T on are ignored.
 #[pyfunction]
 #[pyo3(signature = (x, y, heads, scale, weight, inv_z, spectra, heavy, *, transpose, threads))]
 #[allow(clippy::too_many_arguments)]
@@ -41,7 +42,7 @@ pub fn mix_heads(
     }
 }
 
-/// `N` are numbers as NumPy knows them, `E` what their bits mean.
+/// `N` is the element type of the NumPy arrays, `E` what its bits mean (uint16 holds bfloat16).
 fn mix<N: NumpyElement, E: Element>(
     py: Python<'_>,
     x: &Bound<'_, PyArray4<N>>,
@@ -87,7 +88,16 @@ fn layout<N: NumpyElement>(name: &str, array: &Bound<'_, PyArray4<N>>) -> Result
     }
 }
 
-/// Patterns as the caller lends them, the factors [patterns, length].
+/// Returns the elements of an array in C order. `as_slice` alone also returns those of a Fortran-ordered array, in the order
+/// of its memory.
+fn in_c_order<'a, N: NumpyElement, D: Dimension>(array: &'a PyReadonlyArray<'_, N, D>, name: &str) -> Result<&'a [N]> {
+    let in_order = array.is_c_contiguous().then(|| array.as_slice().ok()).flatten();
+    in_order.ok_or_else(|| {
+        Error::value(format!("{name} is not C-contiguous: pass numpy.ascontiguousarray({name}), which copies it"))
+    })
+}
+
+/// The patterns that the caller passes; the factors are [patterns, length].
 struct Patterns<'py> {
     scale: PyReadonlyArray2<'py, f32>,
     weight: PyReadonlyArray2<'py, f32>,
@@ -98,7 +108,7 @@ struct Patterns<'py> {
 
 impl Patterns<'_> {
     fn head(&self, pattern: usize, places: (usize, usize), time: usize) -> Result<Head<'_>> {
-        let factor = |array| Ok(row(array, pattern)?.get(..time).unwrap_or_default());
+        let factor = |array, name| Ok(row(array, name, pattern)?.get(..time).unwrap_or_default());
         let shape = self.spectra.shape();
         let [count, size] = [shape[0], shape[2]];
         if pattern >= count || shape[1] != 2 || shape[3] != 2 {
@@ -106,13 +116,13 @@ impl Patterns<'_> {
                 "pattern {pattern}: spectra must be [patterns, 2, N, 2], but are {shape:?}"
             )));
         }
-        let spectra = self.spectra.as_slice().map_err(|error| Error::value(error.to_string()))?.as_chunks().0;
+        let spectra = in_c_order(&self.spectra, "spectra")?.as_chunks().0;
         let (cyclic, twisted) = spectra[2 * pattern * size..][..2 * size].split_at(size);
-        let heavy = row(&self.heavy, pattern)?.iter().map(|&column| column as usize);
+        let heavy = row(&self.heavy, "heavy", pattern)?.iter().map(|&column| column as usize);
         Ok(Head {
-            scale: factor(&self.scale)?,
-            weight: factor(&self.weight)?,
-            inv_z: factor(&self.inv_z)?,
+            scale: factor(&self.scale, "scale")?,
+            weight: factor(&self.weight, "weight")?,
+            inv_z: factor(&self.inv_z, "inv_z")?,
             spectra: [cyclic, twisted],
             heavy: heavy.take_while(|&column| column < time).collect(),
             places,
@@ -120,8 +130,9 @@ impl Patterns<'_> {
     }
 }
 
-fn row<'a, N: NumpyElement>(array: &'a PyReadonlyArray2<'_, N>, row: usize) -> Result<&'a [N]> {
-    let numbers = array.as_slice().map_err(|error| Error::value(error.to_string()))?;
+/// Returns row number `row` of a C-ordered matrix.
+fn row<'a, N: NumpyElement>(array: &'a PyReadonlyArray2<'_, N>, name: &str, row: usize) -> Result<&'a [N]> {
+    let numbers = in_c_order(array, name)?;
     let width = array.shape()[1];
     numbers.get(row * width..(row + 1) * width).ok_or_else(|| Error::value(format!("there is no pattern {row}")))
 }

@@ -12,8 +12,8 @@ use pyo3::types::{PyBytes, PyList, PyString};
 
 use super::detached;
 use crate::bpe::batch::{self, BatchEncoder, Encodings};
-use crate::bpe::encoder::Model;
 use crate::bpe::id::Id;
+use crate::bpe::model::Model;
 use crate::bpe::recycle::Recycler;
 use crate::bpe::tokenizer_json;
 use crate::bpe::vocab::{hex, Vocab};
@@ -197,7 +197,7 @@ impl Tokenizer {
 
     #[getter]
     fn sha256(&self) -> String {
-        hex(&self.model.vocab.sha256)
+        hex(&self.model.digest())
     }
 
     #[getter]

@@ -1,4 +1,5 @@
 //! `manifest.json`: what a directory of shards holds. It is written last, so its presence means "complete".
+//! A corpus in nanoGPT's form has the same under the name `meta.json`.
 
 use std::fs::File;
 use std::io::Write;
@@ -6,10 +7,27 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::disk::{rename, temporary_name};
+use super::settings::{Form, Settings};
 use crate::error::{Error, Result};
 
-pub const MANIFEST: &str = "manifest.json";
-pub const FORMAT: &str = "rust_data.tokens";
+impl Form {
+    /// Name of the file that says what is there and that all is there.
+    pub fn manifest(self) -> &'static str {
+        match self {
+            Self::Shards => "manifest.json",
+            Self::Nanogpt => "meta.json",
+        }
+    }
+
+    /// Value of `Manifest::format`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shards => "rust_data.tokens",
+            Self::Nanogpt => "nanogpt",
+        }
+    }
+}
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Manifest {
@@ -25,6 +43,9 @@ pub struct Manifest {
     pub part: (u64, u64),
     pub splits: Splits,
     pub sources: Vec<SourceInfo>,
+    /// Missing where parts were merged, and in corpora of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<Settings>,
     pub created_by: String,
 }
 
@@ -49,8 +70,12 @@ pub struct Splits {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Split {
     pub tokens: u64,
+    /// Documents that end in this split.
     pub documents: u64,
     pub shards: Vec<ShardInfo>,
+    /// Whether the split ends inside a document (val only; train goes on with it).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cut_document: bool,
 }
 
 impl Split {
@@ -87,21 +112,16 @@ pub struct SourceInfo {
 /// Writes a JSON file so that it is there whole or not at all, also after a power cut.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value).map_err(|e| Error::value(format!("{}: {e}", path.display())))?;
-    let temporary = path.with_extension("json.tmp");
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = path.with_file_name(temporary_name(&name));
     let write = || {
         let mut file = File::create(&temporary)?;
         file.write_all(text.as_bytes())?;
         file.write_all(b"\n")?;
         file.sync_all()
     };
-    write().map_err(Error::io(&temporary))?;
+    write().map_err(Error::io(path))?;
     rename(&temporary, path)
-}
-
-/// Renames within a directory and makes the new name durable.
-pub fn rename(from: &Path, to: &Path) -> Result<()> {
-    let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::rename(from, to).and_then(|()| File::open(directory)?.sync_all()).map_err(Error::io(to))
 }
 
 pub fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<T> {

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
+use super::disk::{rename, temporary_name};
 use super::header::{Header, HEADER_BYTES};
-use super::manifest::{rename, ShardInfo};
+use super::manifest::ShardInfo;
 use crate::bpe::id::Id;
-use crate::bpe::vocab::{hex, Vocab};
+use crate::bpe::model::Model;
+use crate::bpe::vocab::hex;
 use crate::error::{Error, Result};
 
 const BUFFER_BYTES: usize = 1 << 20;
@@ -25,18 +27,18 @@ pub struct ShardWriter {
 }
 
 impl ShardWriter {
-    pub fn create<T: Id>(directory: &Path, name: String, vocab: &Vocab) -> Result<Self> {
+    pub fn create<T: Id>(directory: &Path, name: String, model: &Model) -> Result<Self> {
         let header = Header {
             tokens: 0,
             token_bytes: size_of::<T>() as u32,
-            vocab_size: vocab.size() as u32,
-            eot: vocab.eot,
+            vocab_size: model.vocab.size() as u32,
+            eot: model.vocab.eot,
             documents: 0,
-            tokenizer_sha256: vocab.sha256,
+            tokenizer_sha256: model.digest(),
         };
         let path = directory.join(temporary_name(&name));
-        let file =
-            File::options().read(true).write(true).create(true).truncate(true).open(&path).map_err(Error::io(&path))?;
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(path);
+        let file = file.map_err(Error::io(&directory.join(&name)))?;
         // zeros in the header's place: a file that was never finished is no shard
         let buffer = vec![0; HEADER_BYTES];
         Ok(Self { directory: directory.to_owned(), name, file, buffer, written: 0, header })
@@ -68,7 +70,7 @@ impl ShardWriter {
     }
 
     fn path(&self) -> PathBuf {
-        self.directory.join(temporary_name(&self.name))
+        self.directory.join(&self.name)
     }
 
     /// Makes the shard durable under its own name.
@@ -81,13 +83,16 @@ impl ShardWriter {
             self.file.seek(SeekFrom::Start(0))?;
             // the digest takes the CPU and the sync the disk
             let disk = self.file.try_clone()?;
-            let syncing = std::thread::spawn(move || disk.sync_all());
+            let syncing = std::thread::Builder::new().spawn(move || disk.sync_all());
             let sha256 = sha256_of(&mut self.file);
-            syncing.join().map_err(|_| std::io::Error::other("internal error in a sync"))??;
+            match syncing {
+                Ok(syncing) => syncing.join().map_err(|_| std::io::Error::other("internal error in a sync"))??,
+                Err(_) => self.file.sync_all()?,
+            }
             sha256
         };
         let sha256 = complete().map_err(Error::io(&path))?;
-        rename(&path, &self.directory.join(&self.name))?;
+        rename(&self.directory.join(temporary_name(&self.name)), &path)?;
         Ok(ShardInfo {
             file: self.name,
             tokens: self.header.tokens,
@@ -110,10 +115,6 @@ fn start_writeback(file: &File, start: u64, len: usize) {
 
 #[cfg(not(target_os = "linux"))]
 fn start_writeback(_file: &File, _start: u64, _len: usize) {}
-
-pub fn temporary_name(name: &str) -> String {
-    format!("{name}.tmp")
-}
 
 /// SHA-256 in hexadecimal of what is left in `reader`.
 pub fn sha256_of(reader: &mut impl Read) -> std::io::Result<String> {

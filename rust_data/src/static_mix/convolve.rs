@@ -1,18 +1,18 @@
 //! Convolution of all lanes with one spectrum, in place.
 //!
-//! The forward transform leaves the frequencies in the order of the stages and the inverse one starts from
-//! there: nothing is ever reordered. Stages of large blocks run over all positions; of the blocks that fit
-//! into the first cache each goes through the rest of the forward transform, the product and the way back at once.
+//! The forward transform leaves the frequencies in the order of its stages, and the inverse one starts from that
+//! order, so nothing is reordered. Stages with large blocks run over all positions. A block that fits into the first
+//! cache goes through the other forward stages, the product and the inverse stages before the next block.
 
 use super::complex::{small_transform, Complex, Factor, Position};
 use super::plan::{Plan, Stage};
 use crate::simd::Simd;
 
-/// Positions that stay in the first cache: 32 KiB.
+/// Positions that fit into the first-level cache: 32 KiB.
 const CACHED: usize = 256;
 
-/// Each lane becomes its cyclic convolution with the weights of `spectrum`, times `plan.size`; its
-/// correlation if `correlate`.
+/// Replaces each lane by `plan.size` times its cyclic convolution with the weights of `spectrum`, or its correlation
+/// with them if `correlate`.
 #[inline(always)]
 pub fn convolve<S: Simd>(simd: S, plan: &Plan, positions: &mut [Position], spectrum: &[Factor], correlate: bool) {
     let num_outer = plan.stages.iter().take_while(|stage| stage.block() > CACHED).count();

@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 use crate::simd::{Kernel, Level, Simd, FLOATS};
 use crate::threads::on_threads;
 
-/// Channels that share a pass: a real and an imaginary part a lane.
+/// Channels that are mixed together: each lane holds two, as the real and the imaginary part.
 const CHANNELS: usize = 2 * FLOATS;
 
-/// Work that is worth the start of a thread: a tenth of a millisecond.
+/// Positions that justify one more thread: about a tenth of a millisecond of work.
 const POSITIONS_A_THREAD: usize = 2048;
 
-/// Positions of a partial sum.
+/// Positions in a partial sum. `saf_titan/ops/certificate.py` relies on it for its error bounds.
 const WEIGHTED_AT_ONCE: usize = 256;
 
 /// The pattern diag(inv_z) Toeplitz(weight) diag(scale) of one head, cut to the length of the sequences.
@@ -27,9 +27,9 @@ pub struct Head<'a> {
     pub inv_z: &'a [f32],
     /// Half the spectra of the weights, cyclic and twisted, each of the size of the transform.
     pub spectra: [&'a [Factor]; 2],
-    /// Columns that are mixed exactly, ascending, inside the sequence.
+    /// Columns that are left out of the transforms and mixed one by one: ascending, below the length.
     pub heavy: Vec<usize>,
-    /// Where the head is in the source and in the target.
+    /// Index of the head in the source and in the target.
     pub places: (usize, usize),
 }
 
@@ -41,8 +41,8 @@ pub struct Mixer<'a> {
 }
 
 impl Mixer<'_> {
-    /// Writes the heads' places of the target and nothing else. Threads share out heads, sequences and channels; what is
-    /// written does not depend on their number.
+    /// Writes the mixed heads to the target and touches no other head. Heads, sequences and groups of channels are
+    /// divided among threads; the result does not depend on the number of threads.
     pub fn mix<E: Element>(
         &self,
         level: Level,
@@ -140,7 +140,7 @@ impl<E: Element> Kernel for Task<'_, '_, E> {
         cyclic[time..].fill(Position::ZERO);
         negacyclic[time..].fill(Position::ZERO);
 
-        // what heavy columns put in, or what they get
+        // the inputs of the heavy columns; of the transpose, their outputs
         let mut of_heavy: Vec<Position> = Vec::with_capacity(head.heavy.len());
         for &column in &head.heavy {
             of_heavy.push(if transpose {
@@ -154,7 +154,7 @@ impl<E: Element> Kernel for Task<'_, '_, E> {
         convolve(simd, plan, cyclic, head.spectra[0], transpose);
         convolve(simd, plan, negacyclic, head.spectra[1], transpose);
 
-        // transforms there and back are larger by their size
+        // a forward and an inverse transform together multiply by the size
         let size = plan.size as f32;
         for (&column, heavy) in head.heavy.iter().zip(&mut of_heavy) {
             heavy.load(simd).scaled(size).store(heavy);
@@ -179,7 +179,8 @@ impl<E: Element> Kernel for Task<'_, '_, E> {
     }
 }
 
-/// The sum of positions times weights. Partial sums for speed, as each waits for its last addition, and for precision.
+/// Returns the sum of positions times weights. Several partial sums are faster, because additions to one sum wait for
+/// each other, and more precise.
 #[inline(always)]
 fn weighted_sum<S: Simd>(simd: S, weight: &[f32], positions: &[Position]) -> Position {
     const PARTS: usize = 4;

@@ -1,5 +1,5 @@
-//! Static mixing on the CPU: causal convolutions of many channels between two scalings, with the cache
-//! and the vector registers in mind. The mathematics is that of `saf_titan/ops/static_mix/fft.py`, which
+//! Static mixing on the CPU: causal convolutions of many channels between two scalings, made for
+//! the cache and the vector registers. The mathematics is that of `saf_titan/ops/static_mix/fft.py`, which
 //! does the same in torch; both are tested against the product with the whole matrix.
 
 mod complex;

@@ -1,4 +1,4 @@
-//! What the transforms of one size share: stages, their factors, and where each frequency ends up.
+//! The plan of all transforms of one size: stages, their twiddle factors, and where each frequency ends up.
 
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use super::complex::Factor;
 use crate::error::{Error, Result};
 
-/// Packed documents have many lengths; beyond so many sizes all are forgotten.
+/// Most plans that are kept; packed documents have many lengths. When it is reached, all plans are dropped.
 const MAX_CACHED: usize = 64;
 
-/// A stage takes blocks of `radix * span` positions apart into `radix` blocks of `span`.
+/// A stage splits blocks of `radix * span` positions into `radix` blocks of `span`.
 #[derive(Debug)]
 pub struct Stage {
     pub radix: usize,
@@ -36,10 +36,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of a size, made once. Sizes may have the prime factors 2, 3 and 5.
+    /// Returns the plan of a size, from a cache. Sizes may have the prime factors 2, 3 and 5.
     pub fn of(size: usize) -> Result<Arc<Self>> {
         static PLANS: Mutex<BTreeMap<usize, Arc<Plan>>> = Mutex::new(BTreeMap::new());
-        // the lock is only tried: a fork may have left it held
+        // only try the lock: after a fork it may be held by a thread that does not exist any more
         if let Some(plan) = PLANS.try_lock().ok().and_then(|plans| plans.get(&size).cloned()) {
             return Ok(plan);
         }

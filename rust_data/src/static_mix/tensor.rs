@@ -5,10 +5,10 @@ use std::marker::PhantomData;
 use crate::error::{Error, Result};
 use crate::simd::FLOATS;
 
-/// What most rows are written by.
+/// Number of channels that most writes have; they are compiled for this length.
 const WHOLE: usize = 2 * FLOATS;
 
-/// A number of a tensor.
+/// An element type of tensors.
 pub trait Element: Copy + Send + Sync {
     fn to_f32(self) -> f32;
     fn from_f32(value: f32) -> Self;
@@ -26,7 +26,7 @@ impl Element for f32 {
     }
 }
 
-/// The upper half of a float32.
+/// A bfloat16: the upper 16 bits of a float32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(transparent)]
 pub struct Bf16(pub u16);
@@ -55,7 +55,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Elements from the first one to the last one.
+    /// Returns the distance from the first element to the last one, plus one.
     pub fn extent(&self) -> usize {
         if self.shape.contains(&0) {
             return 0;
@@ -64,7 +64,7 @@ impl Layout {
         steps.sum::<usize>() + self.shape[3]
     }
 
-    /// Whether two places may be the same element.
+    /// Returns whether two indices may address the same element.
     fn overlaps(&self) -> bool {
         let mut dims: Vec<(usize, usize)> = self.strides.into_iter().zip(self.shape).filter(|&(_, n)| n > 1).collect();
         dims.sort_unstable();
@@ -135,9 +135,9 @@ impl<'a, E: Element> Target<'a, E> {
     pub unsafe fn write(&self, [batch, time, head]: [usize; 3], first_channel: usize, values: &[f32]) {
         let start = self.layout.offset(batch, time, head) + first_channel;
         assert!(start + values.len() <= self.len);
-        // SAFETY: inside the slice that this was made of, by the assertion, and nobody else's, by the contract.
+        // SAFETY: by the assertion, inside the slice that the target was made of; by the contract, written by no other thread.
         let places = unsafe { std::slice::from_raw_parts_mut(self.first.add(start), values.len()) };
-        // a known length, where there is one, becomes vectors
+        // with a length that is known at compile time, the loop becomes vector instructions
         if let (Ok(places), Ok(values)) = (<&mut [E; WHOLE]>::try_from(&mut *places), <&[f32; WHOLE]>::try_from(values))
         {
             for (place, &value) in places.iter_mut().zip(values) {

@@ -1,23 +1,16 @@
-//! The four character classes that the GPT-2 pattern tells apart: `\p{L}`, `\p{N}`, `\s`, the rest.
+//! The character class of each code point.
 //!
-//! The table is pinned to Unicode 16.0, the version tiktoken's regex engine knows: a newer one moves
-//! thousands of code points from `Other` to `Letter` and with them the borders of pretokens.
+//! The table is that of Unicode 16.0, the version that the regex engines of tiktoken and of Hugging Face `tokenizers`
+//! have. A newer version moves thousands of code points from `Other` to `Letter`, and that would move the borders of
+//! pretokens.
 
+pub use super::class::Class;
 use super::ranges::RANGES;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Class {
-    Other = 0,
-    Letter = 1,
-    Number = 2,
-    Space = 3,
-}
-
-/// One past the last code point that is not `Other`.
+/// The code points from here on are all `Other`.
 const LIMIT: usize = RANGES[RANGES.len() - 1].1 as usize + 1;
 
-/// Two bits a code point.
+/// The classes, two bits for each code point.
 static TABLE: [u8; LIMIT.div_ceil(4)] = build_table();
 
 #[allow(long_running_const_eval)]
@@ -36,6 +29,7 @@ const fn build_table() -> [u8; LIMIT.div_ceil(4)] {
     table
 }
 
+/// Returns the class of code point `c`.
 #[inline]
 pub fn class_of(c: u32) -> Class {
     let bits = match TABLE.get(c as usize / 4) {

@@ -19,7 +19,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from saf_titan.ops.attention_stats.heads import map_heads
-from saf_titan.ops.attention_stats.stats import AttentionStats, check_inputs, pooling_matrix
+from saf_titan.ops.attention_stats.stats import (
+    AttentionStats,
+    cap_scores,
+    check_inputs,
+    hidden_keys,
+    log_num_keys,
+    pooling_matrix,
+)
 
 # a tile and its two companions stay within a core's second-level cache
 _TILE_ELEMENTS = 1 << 18
@@ -30,6 +37,8 @@ def attention_stats_blocked(
     k_BTKD: Tensor,
     *,
     scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
     row_block: int | None = None,
     map_size: int = 64,
 ) -> AttentionStats:
@@ -37,7 +46,7 @@ def attention_stats_blocked(
 
     row_block: rows worked on at once; by default as many as keep a tile in cache, a function of B and T alone.
     """
-    check_inputs(q_BTHD, k_BTKD, map_size)
+    check_inputs(q_BTHD, k_BTKD, map_size, window, softcap)
     B, T, H, D = q_BTHD.shape
     if row_block is None:
         row_block = min(max(_TILE_ELEMENTS // (B * T), 16), 128)
@@ -47,13 +56,22 @@ def attention_stats_blocked(
     scale = 1 / math.sqrt(D) if scale is None else scale
 
     def head_stats(h: int) -> tuple[Tensor, ...]:
-        return _head_stats(q_BTHD[:, :, h], k_BTKD[:, :, h // group], scale, row_block, map_size)
+        q_BTD, k_BTD = q_BTHD[:, :, h], k_BTKD[:, :, h // group]
+        return _head_stats(q_BTD, k_BTD, scale, window, softcap, row_block, map_size)
 
     heads = map_heads(head_stats, range(H), q_BTHD.device)
     return AttentionStats(B, T, *(torch.stack(column) for column in zip(*heads, strict=True)))
 
 
-def _head_stats(q_BTD: Tensor, k_BTD: Tensor, scale: float, row_block: int, map_size: int) -> tuple[Tensor, ...]:
+def _head_stats(
+    q_BTD: Tensor,
+    k_BTD: Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    row_block: int,
+    map_size: int,
+) -> tuple[Tensor, ...]:
     """The statistics of one head, in the order of AttentionStats' fields."""
     B, T, _ = q_BTD.shape
     dtype = torch.float64 if q_BTD.dtype == torch.float64 else torch.float32
@@ -63,14 +81,14 @@ def _head_stats(q_BTD: Tensor, k_BTD: Tensor, scale: float, row_block: int, map_
     k_BTD = k_BTD.to(dtype).contiguous()
     tiny = torch.finfo(dtype).tiny
     pool_TP = pooling_matrix(T, map_size, dtype=dtype, device=q_BTD.device)
-    log_keys_T = torch.arange(1, T + 1, dtype=torch.float64, device=q_BTD.device).log()
+    log_keys_T = log_num_keys(T, window, q_BTD.device)
 
     variance, kl, neg_entropy, entropy = (zeros(()) for _ in range(4))
     column_mass_T, diagonal_mass_T = zeros(T), zeros(T)
     map_PP = zeros(pool_TP.shape[1], pool_TP.shape[1])
     for start in range(0, T, row_block):
         stop = min(start + row_block, T)
-        logp_BRJ = _log_probs(q_BTD[:, start:stop], k_BTD[:, :stop])
+        logp_BRJ = _log_probs(q_BTD[:, start:stop], k_BTD[:, :stop], window, softcap)
         p_BRJ = logp_BRJ.exp()
         mean_RJ = p_BRJ.mean(0)
         log_mean_RJ = mean_RJ.clamp(min=tiny).log()
@@ -100,13 +118,16 @@ def _head_stats(q_BTD: Tensor, k_BTD: Tensor, scale: float, row_block: int, map_
     )
 
 
-def _log_probs(q_BRD: Tensor, k_BJD: Tensor) -> Tensor:
+def _log_probs(q_BRD: Tensor, k_BJD: Tensor, window: int | None, softcap: float | None) -> Tensor:
     """Log of the causal attention of the last R of J positions; masked cells are hugely negative, not -inf."""
     R, J = q_BRD.shape[1], k_BJD.shape[1]
-    scores_BRJ = torch.bmm(q_BRD, k_BJD.transpose(1, 2))
-    future_RR = torch.ones(R, R, dtype=torch.bool, device=q_BRD.device).triu(1)
+    scores_BRJ = cap_scores(torch.bmm(q_BRD, k_BJD.transpose(1, 2)), softcap)
     # finite, so that 0 * log 0 is 0 without a special case
-    scores_BRJ[:, :, J - R :].masked_fill_(future_RR, -1e30)
+    if window is not None:
+        scores_BRJ.masked_fill_(hidden_keys(J - R, J, window, q_BRD.device), -1e30)
+    else:
+        future_RR = torch.ones(R, R, dtype=torch.bool, device=q_BRD.device).triu(1)
+        scores_BRJ[:, :, J - R :].masked_fill_(future_RR, -1e30)
     return scores_BRJ.log_softmax(2)
 
 

@@ -1,4 +1,4 @@
-"""Heads beside each other, one a thread."""
+"""Compute heads in parallel, one head to a thread."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Result = TypeVar("Result")
 
 
 def map_heads(function: Callable[[Item], Result], heads: Iterable[Item], device: torch.device) -> list[Result]:
-    """Results of the function for each head, without gradients; on a CPU as many at once as torch has threads.
+    """Return the results of `function` for each head, without gradients and without autocast.
 
-    A tile of a head is too small to be shared out: threads would spend their time waiting for each other at the end
-    of every operation. Every head has one thread to itself, which also makes its numbers the same for any number of
-    threads.
+    On a CPU, as many heads run at once as torch has threads, each on one thread. A tile of a head is too small to be
+    split over threads: they would wait for each other after every operation. It also makes the result independent of
+    the number of threads.
     """
 
     def without_gradients(head: Item) -> Result:
-        # the mode belongs to a thread
-        with torch.no_grad():
+        # Both modes are set per thread. Autocast would round the scores to 16 bits.
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
             return function(head)
 
     num_threads = torch.get_num_threads()

@@ -14,25 +14,37 @@ Backend = Literal["auto", "blocked", "triton"]
 
 
 def attention_stats(
-    q_BTHD: Tensor, k_BTKD: Tensor, *, scale: float | None = None, map_size: int = 64, backend: Backend = "auto"
+    q_BTHD: Tensor,
+    k_BTKD: Tensor,
+    *,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    map_size: int = 64,
+    backend: Backend = "auto",
 ) -> AttentionStats:
     """Statistics of causal attention over sequences, without a T x T tensor on host or device.
 
     Args:
         q_BTHD: queries as the scores see them (after RoPE), B >= 2.
-        k_BTKD: keys; query head h reads key head h // (H / K).
+        k_BTKD: keys; query head h reads kv head h // (H / K).
         scale: factor of the scores, 1 / sqrt(D) by default.
+        window: a query sees this many of the latest keys, its own included (at least 2); None for all keys.
+        softcap: scores s become softcap * tanh(s / softcap), as in Gemma 2; None for plain scores.
         map_size: side of the pooled picture, at most.
-        backend: "blocked" (plain torch, any device), "triton" (CUDA, T a multiple of 16 * map_size, at most float32),
-            or "auto": triton where it can run, else blocked.
+        backend: "blocked" (plain torch, any device), "triton" (CUDA, T a multiple of 16 * map_size, at most float32,
+            neither window nor softcap), or "auto": triton where it can run, else blocked.
 
     A head's numbers do not depend on the heads beside it. Half precision inputs are computed in float32, float64 in
     float64; the result is float64. Raises ValueError on shapes that do not fit and on fewer than two sequences.
     """
     if backend not in ("auto", "blocked", "triton"):
         raise ValueError(f"unknown attention_stats backend {backend!r}: choose auto, blocked or triton")
-    if backend == "blocked" or (backend == "auto" and not _triton_can_run(q_BTHD, map_size)):
-        return attention_stats_blocked(q_BTHD, k_BTKD, scale=scale, map_size=map_size)
+    is_plain = window is None and softcap is None
+    if backend == "triton" and not is_plain:
+        raise ValueError("attention_stats backend 'triton' takes neither a window nor a softcap; use 'auto'")
+    if backend == "blocked" or (backend == "auto" and not (is_plain and _triton_can_run(q_BTHD, map_size))):
+        return attention_stats_blocked(q_BTHD, k_BTKD, scale=scale, window=window, softcap=softcap, map_size=map_size)
     # triton is there on Linux alone
     from saf_titan.ops.attention_stats.triton import attention_stats_triton
 

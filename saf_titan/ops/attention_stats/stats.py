@@ -34,8 +34,8 @@ class AttentionStats:
     diagonal_mass_HT: Tensor
     """d[k] = sum_i Pbar[i, i - k]; sums to T. With `column_mass_HT` sufficient for the compact fit."""
     entropy_H: Tensor
-    """Entropy of a row / log(i + 1), mean over sequences and rows i >= 1 (row 0 has one cell and no
-    entropy to compare). In [0, 1]; 1 is uniform attention. 0 for T = 1."""
+    """Entropy of a row / log(number of keys it sees), mean over sequences and rows i >= 1 (row 0 sees one
+    key and has no entropy to compare). In [0, 1]; 1 is uniform attention. 0 for T = 1."""
     mean_map_HPP: Tensor
     """Pbar pooled to P x P blocks for pictures: mean over the rows of a block of the mass in a block of keys."""
 
@@ -54,7 +54,9 @@ class AttentionStats:
         return self.diagonal_mass_HT[:, :num_keys].sum(1) / self.seq_len
 
 
-def check_inputs(q_BTHD: Tensor, k_BTKD: Tensor, map_size: int) -> None:
+def check_inputs(
+    q_BTHD: Tensor, k_BTKD: Tensor, map_size: int, window: int | None = None, softcap: float | None = None
+) -> None:
     """Raise ValueError on shapes that attention statistics cannot be computed from."""
     if q_BTHD.ndim != 4 or k_BTKD.ndim != 4:
         raise ValueError(f"q and k must be (B, T, heads, D), got {tuple(q_BTHD.shape)} and {tuple(k_BTKD.shape)}")
@@ -68,6 +70,26 @@ def check_inputs(q_BTHD: Tensor, k_BTKD: Tensor, map_size: int) -> None:
         raise ValueError(f"the variance over sequences needs at least 2 sequences, got {B}: calibrate on more")
     if T < 1 or map_size < 1:
         raise ValueError(f"the sequence length and map_size must be at least 1, got {T} and {map_size}")
+    if window is not None and window < 2:
+        raise ValueError(f"a window of keys must hold at least 2, got {window}")
+    if softcap is not None and softcap <= 0:
+        raise ValueError(f"softcap must be above 0, got {softcap}")
+
+
+def log_num_keys(T: int, window: int | None, device: torch.device) -> Tensor:
+    """log of the number of keys that each of T queries sees, float64 (T,)."""
+    return torch.arange(1, T + 1, dtype=torch.float64, device=device).clamp(max=window or T).log()
+
+
+def cap_scores(scores: Tensor, softcap: float | None) -> Tensor:
+    """softcap * tanh(scores / softcap); the scores themselves for None."""
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
+def hidden_keys(start: int, stop: int, window: int | None, device: torch.device) -> Tensor:
+    """True (R, stop) where query i, start <= i < stop, does not see key j: it comes later or is out of the window."""
+    lag_RJ = torch.arange(start, stop, device=device)[:, None] - torch.arange(stop, device=device)
+    return lag_RJ < 0 if window is None else (lag_RJ < 0) | (lag_RJ >= window)
 
 
 def pooling_matrix(T: int, map_size: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -5,7 +5,7 @@ the probabilities of the first sequence and sums of *differences* to them: the v
 head are small differences of large numbers, and the first sequence takes the large part away. Each program writes sums
 of its own; they are added in float64 afterwards, so that results are bit-identical.
 
-Logs are base 2 inside. Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Shapes: N sequences,
+Logs are base 2 inside. Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Shapes: B sequences,
 T time, H query heads, D head dim, R row blocks, P blocks of the pooled picture.
 """
 
@@ -44,7 +44,7 @@ def attention_stats_triton(
     Raises ValueError if T is not a multiple of 16 * map_size.
     """
     check_inputs(q_BTHD, k_BTKD, map_size)
-    N, T, H, D = q_BTHD.shape
+    B, T, H, D = q_BTHD.shape
     block = row_block(T, map_size)
     if block is None:
         raise ValueError(f"the triton path needs T to be a multiple of 16 * map_size = {16 * map_size}, got {T}")
@@ -56,36 +56,36 @@ def attention_stats_triton(
         _group_stats(q_BTHD, k_BTKD, range(first, min(first + heads_at_once, H)), group, scale, block, map_size)
         for first in range(0, H, heads_at_once)
     ]
-    return AttentionStats(N, T, *(torch.cat(column) for column in zip(*parts, strict=True)))
+    return AttentionStats(B, T, *(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 def _group_stats(
     q_BTHD: Tensor, k_BTKD: Tensor, heads: range, group: int, scale: float, block: int, map_size: int
 ) -> tuple[Tensor, ...]:
     """The statistics of some heads, in the order of AttentionStats' fields."""
-    N, T, _, D = q_BTHD.shape
+    B, T, _, D = q_BTHD.shape
     H, R = len(heads), T // block
     new = partial(q_BTHD.new_zeros, dtype=torch.float32)
-    lse_NHT, rows_4HT, columns_RHT, lags_RHT = new(N, H, T), new(4, H, T), new(R, H, T), new(R, H, T)
+    lse_BHT, rows_4HT, columns_RHT, lags_RHT = new(B, H, T), new(4, H, T), new(R, H, T), new(R, H, T)
     strides = (*q_BTHD.stride(), *k_BTKD.stride())
     common = {
         "D": D, "DP": padded_head_dim(D), "BLOCK": block, "PRECISION": dot_precision(q_BTHD.dtype),
         "num_warps": 8, "num_stages": 2,
     }  # fmt: skip
-    arguments = (q_BTHD, k_BTKD, lse_NHT)
-    sizes = (N, T, H, heads.start, group, scale / _LN2, *strides)
-    row_lse_kernel[(R, N * H)](*arguments, *sizes, **common)
+    arguments = (q_BTHD, k_BTKD, lse_BHT)
+    sizes = (B, T, H, heads.start, group, scale / _LN2, *strides)
+    row_lse_kernel[(R, B * H)](*arguments, *sizes, **common)
     stats_kernel[(R, H)](*arguments, rows_4HT, columns_RHT, lags_RHT, *sizes, **common)
 
     variance_HT, excess_HT, cross_HT, plogp_HT = rows_4HT.double()
     log_keys_T = torch.arange(1, T + 1, dtype=torch.float64, device=q_BTHD.device).log2()
     # sum over sequences of P log P, a row: excess over the first sequence's log, plus that log under the mean
-    entropy_HT = -(excess_HT / N + cross_HT)
+    entropy_HT = -(excess_HT / B + cross_HT)
     P = map_size
     map_HPP = columns_RHT.double().view(P, R // P, H, P, T // P).sum((1, 4)).transpose(0, 1) / (T // P)
     return (
-        variance_HT.sum(1) / (N - 1) / T**2,
-        (excess_HT / N + cross_HT - plogp_HT).sum(1) * (_LN2 / T),
+        variance_HT.sum(1) / (B - 1) / T**2,
+        (excess_HT / B + cross_HT - plogp_HT).sum(1) * (_LN2 / T),
         plogp_HT.sum(1) * _LN2,
         columns_RHT.double().sum(0),
         lags_RHT.double().sum(0),
@@ -96,20 +96,20 @@ def _group_stats(
 
 @triton.jit
 def row_lse_kernel(
-    q, k, lse, N, T, H, first_head, group, scale_log2,
+    q, k, lse, B, T, H, first_head, group, scale_log2,
     stride_qb, stride_qt, stride_qh, stride_qd, stride_kb, stride_kt, stride_kh, stride_kd,
     D: tl.constexpr, DP: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     # the row blocks with the longest loops start first
     i_r = tl.num_programs(0) - 1 - tl.program_id(0)
-    i_n = (tl.program_id(1) // H).to(tl.int64)
+    i_b = (tl.program_id(1) // H).to(tl.int64)
     i_h = (tl.program_id(1) % H).to(tl.int64)
     o_b, o_d = tl.arange(0, BLOCK), tl.arange(0, DP)
     o_i = i_r * BLOCK + o_b
     m_d = o_d < D
     head = first_head + i_h
-    p_q = q + i_n * stride_qb + head * stride_qh + o_i.to(tl.int64)[:, None] * stride_qt + o_d[None, :] * stride_qd
-    p_k = k + i_n * stride_kb + (head // group) * stride_kh + o_d[:, None] * stride_kd
+    p_q = q + i_b * stride_qb + head * stride_qh + o_i.to(tl.int64)[:, None] * stride_qt + o_d[None, :] * stride_qd
+    p_k = k + i_b * stride_kb + (head // group) * stride_kh + o_d[:, None] * stride_kd
     # [BLOCK, DP]
     b_q = tl.load(p_q, mask=m_d[None, :], other=0.0)
     b_max = tl.full([BLOCK], float("-inf"), tl.float32)
@@ -123,12 +123,12 @@ def row_lse_kernel(
         b_new = tl.maximum(b_max, tl.max(b_s, 1))
         b_sum = b_sum * tl.math.exp2(b_max - b_new) + tl.sum(tl.math.exp2(b_s - b_new[:, None]), 1)
         b_max = b_new
-    tl.store(lse + (i_n * H + i_h) * T + o_i, b_max + tl.math.log2(b_sum))
+    tl.store(lse + (i_b * H + i_h) * T + o_i, b_max + tl.math.log2(b_sum))
 
 
 @triton.jit
 def stats_kernel(
-    q, k, lse, rows, columns, lags, N, T, H, first_head, group, scale_log2,
+    q, k, lse, rows, columns, lags, B, T, H, first_head, group, scale_log2,
     stride_qb, stride_qt, stride_qh, stride_qd, stride_kb, stride_kt, stride_kh, stride_kd,
     D: tl.constexpr, DP: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -163,7 +163,7 @@ def stats_kernel(
         b_sum = tl.full([BLOCK, BLOCK], 0.0, tl.float32)
         b_square = tl.full([BLOCK, BLOCK], 0.0, tl.float32)
         p_qn, p_kn, p_lse_n = p_q, p_kj, p_lse
-        for _ in tl.range(1, N):
+        for _ in tl.range(1, B):
             p_qn += stride_qb
             p_kn += stride_kb
             p_lse_n += H * T
@@ -174,8 +174,8 @@ def stats_kernel(
             b_sum += b_p - b_p0
             b_square += (b_p - b_p0) * (b_p - b_p0)
             b_excess += tl.sum(b_p * (b_log - b_log0), 1)
-        b_mean = b_p0 + b_sum / N
-        b_variance += tl.sum(b_square - b_sum * b_sum / N, 1)
+        b_mean = b_p0 + b_sum / B
+        b_variance += tl.sum(b_square - b_sum * b_sum / B, 1)
         b_cross += tl.sum(b_mean * b_log0, 1)
         b_plogp += tl.sum(b_mean * tl.math.log2(tl.maximum(b_mean, 1.1754944e-38)), 1)
         p_partial = (i_r * H + i_h) * T

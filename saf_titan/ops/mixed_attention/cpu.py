@@ -28,8 +28,8 @@ def cpu_forward(
     cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Output (B, T, H, D), contiguous, and the log-sum-exp of the live rows, fp32 (B, U, T)."""
-    B, T, num_kv, D = v_BTKD.shape
-    group = heads.num_heads // num_kv
+    B, T, num_kv_heads, D = v_BTKD.shape
+    group = heads.num_heads // num_kv_heads
     y_BTHD = torch.empty(B, T, heads.num_heads, D, dtype=v_BTKD.dtype, device=v_BTKD.device)
     lse_BUT = torch.empty(B, heads.live_U.shape[0], T, dtype=torch.float32, device=v_BTKD.device)
     k_BTUD, v_BTUD = _live_keys_and_values(k_BTKD, v_BTKD, heads)
@@ -56,7 +56,7 @@ def cpu_backward(
     cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v, contiguous."""
-    T, num_kv, group = v_BTKD.shape[1], v_BTKD.shape[2], heads.num_heads // v_BTKD.shape[2]
+    T, num_kv_heads, group = v_BTKD.shape[1], v_BTKD.shape[2], heads.num_heads // v_BTKD.shape[2]
     k_BTUD, v_BTUD = _live_keys_and_values(k_BTKD, v_BTKD, heads)
     dy_BTUD, y_BTUD = (x.index_select(2, heads.live_U) for x in (dy_BTHD, y_BTHD))
     # every query head has its own gradient of the values; those of a group are added at the end
@@ -74,24 +74,31 @@ def cpu_backward(
     dq_BTUD, dk_BTUD = (x[0].contiguous() if len(x) == 1 else torch.cat(x, 1) for x in zip(*documents, strict=True))
     if _is_compact(k_BTKD, v_BTKD, heads):
         return dq_BTUD, dk_BTUD, dv_BTHD
-    k_index_U = compact_kv_index(heads.live_U // group, num_kv, k_BTKD.shape[2])
+    k_index_U = compact_kv_index(heads.live_U // group, num_kv_heads, k_BTKD.shape[2])
     dk_BTKD = torch.zeros(k_BTKD.shape, dtype=k_BTKD.dtype).index_add_(2, k_index_U, dk_BTUD)
-    return dq_BTUD, dk_BTKD, dv_BTHD.unflatten(2, (num_kv, group)).sum(3)
+    return dq_BTUD, dk_BTKD, dv_BTHD.unflatten(2, (num_kv_heads, group)).sum(3)
 
 
 def _live_keys_and_values(k_BTKD: Tensor, v_BTKD: Tensor, heads: Heads) -> tuple[Tensor, Tensor]:
-    """One key and one value head for each live query head."""
-    num_kv, group = v_BTKD.shape[2], heads.num_heads // v_BTKD.shape[2]
+    """Return the keys and the values of each live query head, copied where query heads share a kv head."""
+    num_kv_heads, group = v_BTKD.shape[2], heads.num_heads // v_BTKD.shape[2]
     group_U = heads.live_U // group
     if not _is_compact(k_BTKD, v_BTKD, heads):
-        k_BTKD = k_BTKD.index_select(2, compact_kv_index(group_U, num_kv, k_BTKD.shape[2]))
+        k_BTKD = k_BTKD.index_select(2, compact_kv_index(group_U, num_kv_heads, k_BTKD.shape[2]))
     return k_BTKD, v_BTKD.index_select(2, group_U)
 
 
 def _is_compact(k_BTKD: Tensor, v_BTKD: Tensor, heads: Heads) -> bool:
-    """Whether each live query head has one key head of its own, in the same order."""
+    """Whether each live query head has a kv head of its own, in the same order."""
     return v_BTKD.shape[2] == heads.num_heads and k_BTKD.shape[2] == heads.live_U.shape[0]
 
 
 def _by_head(*tensors_BTHD: Tensor) -> tuple[Tensor, ...]:
-    return tuple(x_BTHD.transpose(1, 2) for x_BTHD in tensors_BTHD)
+    """The tensors as (B, heads, T, D), each with the elements of a row side by side.
+
+    torch's flash attention on a CPU takes any strides of the other dimensions, but reads a row as D neighbours and does
+    not check it.
+    """
+    rows = (x_BTHD if x_BTHD.stride(3) == 1 else x_BTHD.contiguous() for x_BTHD in tensors_BTHD)
+    # a head dim of 1 keeps its stride under contiguous(), and then no other element of the row is read
+    return tuple(x_BTHD.transpose(1, 2) for x_BTHD in rows)

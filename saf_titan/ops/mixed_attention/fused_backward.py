@@ -28,6 +28,7 @@ from saf_titan.ops.static_mix.triton import (
     make_strip,
     prescale_heads,
     row_blocks,
+    strip_rows,
 )
 from saf_titan.ops.tiles import STRIP_PAD, Tiles, dot_precision, head_tiles
 
@@ -50,30 +51,32 @@ def fused_backward(
     tiles: those of the launch that owns keys and of the one that owns queries.
     """
     of_keys, of_queries = tiles
-    B, T, num_kv, D = v_BTKD.shape
+    B, T, num_kv_heads, D = v_BTKD.shape
     H, U = heads.num_heads, heads.live_U.shape[0]
-    group = H // num_kv
+    group = H // num_kv_heads
     device = v_BTKD.device
     dq_BTUD, dv_BTKD = (torch.empty(x.shape, dtype=x.dtype, device=device) for x in (q_BTUD, v_BTKD))
     dk_BTKD = torch.zeros(k_BTKD.shape, dtype=k_BTKD.dtype, device=device)
-    delta_BTH = (dy_BTHD.float() * y_BTHD.float()).sum(-1)
+    # the kernels index delta as a contiguous tensor, whatever the layout of dy
+    delta_BTH = (dy_BTHD.float() * y_BTHD.float()).sum(-1).contiguous()
     pattern, documents = in_documents(pattern, T, cu_seqlens)
     strip, reach_S = make_strip(pattern, T, v_BTKD.dtype)
+    scale_ST = pattern.scale_HT.contiguous()
     DL, DE = head_tiles(D)
-    dys_STN = prescale_heads(dy_BTHD, pattern.inv_z_HT, heads.static_S)
-    k_index_U = compact_kv_index(heads.live_U // group, num_kv, k_BTKD.shape[2])
+    dys_STX = prescale_heads(dy_BTHD, pattern.inv_z_HT, heads.static_S)
+    k_index_U = compact_kv_index(heads.live_U // group, num_kv_heads, k_BTKD.shape[2])
     strides = (*q_BTUD.stride(), *k_BTKD.stride(), *v_BTKD.stride(), *dy_BTHD.stride())
     constants = {"D": D, "DL": DL, "DE": DE, "PRECISION": dot_precision(v_BTKD.dtype)}
     blocks, num_blocks = row_blocks(T, of_keys.columns, documents, ascending=True)
-    mixed_bwd_dkdv_kernel[(num_blocks * B * num_kv,)](
+    mixed_bwd_dkdv_kernel[(num_blocks * B * num_kv_heads,)](
         q_BTUD, k_BTKD, v_BTKD, dy_BTHD, dk_BTKD, dv_BTKD, lse_BUT, delta_BTH, heads.natural_order(), k_index_U,
-        strip, reach_S, dys_STN, pattern.scale_HT, blocks, scale, scale * LOG2_E, B, T, H, U, num_kv, k_BTKD.shape[2],
-        strip.shape[2], dys_STN.shape[1], dys_STN.shape[2], pattern.scale_HT.stride(0),
-        *strides, GROUP=group, PAD=STRIP_PAD, **constants, **launch_options(of_keys),
+        strip, reach_S, dys_STX, scale_ST, blocks, scale, scale * LOG2_E, B, T, H, U, num_kv_heads, k_BTKD.shape[2],
+        strip.shape[2], dys_STX.shape[1], dys_STX.shape[2], scale_ST.stride(0),
+        *strides, GROUP=group, PAD=STRIP_PAD, COPIES=strip.shape[1], **constants, **launch_options(of_keys),
     )  # fmt: skip
     blocks, num_blocks = row_blocks(T, of_queries.rows, documents)
     mixed_bwd_dq_kernel[(num_blocks * B * U,)](
-        q_BTUD, k_BTKD, v_BTKD, dy_BTHD, dq_BTUD, lse_BUT, delta_BTH, heads.live_U, k_index_U, blocks,
+        q_BTUD, k_BTKD, v_BTKD, dy_BTHD, dq_BTUD, lse_BUT, delta_BTH, heads.live_U.contiguous(), k_index_U, blocks,
         scale, scale * LOG2_E, B, T, H, U, group, *strides, **constants, **launch_options(of_queries),
     )  # fmt: skip
     return dq_BTUD, dk_BTKD, dv_BTKD
@@ -82,17 +85,17 @@ def fused_backward(
 @triton.jit
 def mixed_bwd_dkdv_kernel(
     q, k, v, dy, dk, dv, lse, delta, slot, k_index, strip, reach, dys, scale_static, blocks, scale, scale_log2,
-    B, T, H, U, num_kv, num_k, L, rows, columns, stride_s,
+    B, T, H, U, num_kv_heads, num_kept, L, rows, columns, stride_s,
     stride_qb, stride_qt, stride_qh, stride_qd, stride_kb, stride_kt, stride_kh, stride_kd,
     stride_vb, stride_vt, stride_vh, stride_vd, stride_yb, stride_yt, stride_yh, stride_yd,
-    GROUP: tl.constexpr, PAD: tl.constexpr, D: tl.constexpr, DL: tl.constexpr, DE: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, PRECISION: tl.constexpr,
+    GROUP: tl.constexpr, PAD: tl.constexpr, COPIES: tl.constexpr, D: tl.constexpr, DL: tl.constexpr, DE: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     # the first keys have the longest loops
-    i_block = tl.program_id(0) // (B * num_kv)
+    i_block = tl.program_id(0) // (B * num_kv_heads)
     start, length, i_n = find_block(blocks, i_block, i_block * BN, T)
-    i_b = (tl.program_id(0) // num_kv % B).to(tl.int64)
-    i_kv = (tl.program_id(0) % num_kv).to(tl.int64)
+    i_b = (tl.program_id(0) // num_kv_heads % B).to(tl.int64)
+    i_kv = (tl.program_id(0) % num_kv_heads).to(tl.int64)
     # rows run backwards in time, as a Hankel tile wants them
     o_a, o_m = tl.arange(0, BN), tl.arange(0, BM)
     o_n = i_n + BN - 1 - o_a
@@ -154,7 +157,7 @@ def mixed_bwd_dkdv_kernel(
         else:
             i_s = i_slot - U
             # lag = o_a + o_m + i_m - i_n - (BN - 1)
-            p_w = strip + i_s * 8 * L + (o_a % 8)[:, None] * L + (PAD - BN + o_a // 8 * 8)[:, None] + o_m[None, :]
+            p_w = strip_rows(strip, i_s, o_a, BN, L, PAD, COPIES) + o_m[None, :]
             p_x = dys + i_s * rows * columns + o_first[:, None] * columns + i_b * D
             # the last block of keys may start inside the last whole tile of rows
             MASKED: tl.constexpr = blocks is not None or BM > BN
@@ -174,8 +177,8 @@ def mixed_bwd_dkdv_kernel(
             b_dv += b_sum * b_scale
             if DE:
                 b_dv_e += b_sum_e * b_scale
-    p_dv = dv + ((i_b * T + start + o_n)[:, None] * num_kv + i_kv) * D
-    p_dk = dk + ((i_b * T + start + o_n)[:, None] * num_k + i_k) * D
+    p_dv = dv + ((i_b * T + start + o_n)[:, None] * num_kv_heads + i_kv) * D
+    p_dk = dk + ((i_b * T + start + o_n)[:, None] * num_kept + i_k) * D
     has_key = m_n & (i_k >= 0)
     tl.store(p_dv + o_d[None, :], b_dv.to(dv.dtype.element_ty), mask=m_n & m_d)
     tl.store(p_dk + o_d[None, :], (b_dk * scale).to(dk.dtype.element_ty), mask=has_key & m_d)

@@ -29,6 +29,7 @@ from saf_titan.ops.static_mix.triton import (
     make_strip,
     prescale_heads,
     row_blocks,
+    strip_rows,
 )
 from saf_titan.ops.tiles import STRIP_PAD, Tiles, dot_precision, head_tiles
 
@@ -47,23 +48,25 @@ def fused_forward(
 ) -> tuple[Tensor, Tensor]:
     """Output (B, T, H, D), contiguous, and the base-2 log-sum-exp of the live rows, fp32 (B, U, T)."""
     assert tiles.rows % tiles.columns == 0
-    B, T, num_kv, D = v_BTKD.shape
+    B, T, num_kv_heads, D = v_BTKD.shape
     H, U = heads.num_heads, heads.live_U.shape[0]
-    group = H // num_kv
+    group = H // num_kv_heads
     y_BTHD = torch.empty(B, T, H, D, dtype=v_BTKD.dtype, device=v_BTKD.device)
     lse_BUT = torch.empty(B, U, T, dtype=torch.float32, device=v_BTKD.device)
     pattern, documents = in_documents(pattern, T, cu_seqlens)
     strip, reach_S = make_strip(pattern, T, v_BTKD.dtype)
+    inv_z_ST = pattern.inv_z_HT.contiguous()
     DL, DE = head_tiles(D)
-    xs_STN = prescale_heads(v_BTKD, pattern.scale_HT, heads.static_S // group)
-    k_index_U = compact_kv_index(heads.live_U // group, num_kv, k_BTKD.shape[2])
+    xs_STX = prescale_heads(v_BTKD, pattern.scale_HT, heads.static_S // group)
+    k_index_U = compact_kv_index(heads.live_U // group, num_kv_heads, k_BTKD.shape[2])
     blocks, num_blocks = row_blocks(T, tiles.rows, documents)
     mixed_fwd_kernel[(num_blocks * B * H,)](
-        q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads.natural_order(), k_index_U, strip, reach_S, xs_STN,
-        pattern.inv_z_HT, blocks, scale * LOG2_E, B, T, H, U, group, strip.shape[2], xs_STN.shape[1], xs_STN.shape[2],
-        pattern.inv_z_HT.stride(0),
+        q_BTUD, k_BTKD, v_BTKD, y_BTHD, lse_BUT, heads.natural_order(), k_index_U, strip, reach_S, xs_STX,
+        inv_z_ST, blocks, scale * LOG2_E, B, T, H, U, group, strip.shape[2], xs_STX.shape[1], xs_STX.shape[2],
+        inv_z_ST.stride(0),
         *q_BTUD.stride(), *k_BTKD.stride(), *v_BTKD.stride(),
-        D=D, DL=DL, DE=DE, PAD=STRIP_PAD, PRECISION=dot_precision(v_BTKD.dtype), **launch_options(tiles),
+        D=D, DL=DL, DE=DE, PAD=STRIP_PAD, COPIES=strip.shape[1], PRECISION=dot_precision(v_BTKD.dtype),
+        **launch_options(tiles),
     )  # fmt: skip
     return y_BTHD, lse_BUT
 
@@ -80,7 +83,7 @@ def mixed_fwd_kernel(
     stride_qb, stride_qt, stride_qh, stride_qd, stride_kb, stride_kt, stride_kh, stride_kd,
     stride_vb, stride_vt, stride_vh, stride_vd,
     D: tl.constexpr, DL: tl.constexpr, DE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PAD: tl.constexpr,
-    PRECISION: tl.constexpr,
+    COPIES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     # the row blocks with the longest loops start first
     i_block, num_blocks = tl.program_id(0) // (B * H), tl.num_programs(0) // (B * H)
@@ -143,7 +146,7 @@ def mixed_fwd_kernel(
     else:
         i_s = i_slot - U
         # keys run backwards: lag = o_a + o_n + i_n - (BM - 1)
-        p_w = strip + i_s * 8 * L + (o_a % 8)[:, None] * L + (PAD - BM + o_a // 8 * 8)[:, None] + o_n[None, :]
+        p_w = strip_rows(strip, i_s, o_a, BM, L, PAD, COPIES) + o_n[None, :]
         o_key = i_m + BM - 1 - o_n
         p_x = xs + i_s * rows * columns + (start + o_key)[:, None] * columns + i_b * D
         for _ in tl.range(0, tl.minimum(i_m + BM, tl.load(reach + i_s) + BM - 1), BN):

@@ -1,7 +1,7 @@
-"""Which head is where: numbers of live and static heads, their kv heads, and the way back to natural order.
+"""Indices of the live and static heads of a layer, of their kv heads, and the order that undoes their separation.
 
-The numbers are index tensors, so that a layer can keep them as buffers and a freeze does not change a compiled graph;
-only their counts are shapes.
+The indices are tensors, so that a layer can keep them as buffers. A compiled graph then depends only on how many heads
+are static, not on which.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Heads(NamedTuple):
         return self.live_U.shape[0] + self.static_S.shape[0]
 
     def natural_order(self) -> Tensor:
-        """Where each head of the layer is in the list of live heads followed by static heads; shape (H,)."""
+        """Return where each head of the layer is in the list of live heads followed by static heads: shape (H,)."""
         compact_H = torch.cat([self.live_U, self.static_S])
         return torch.empty_like(compact_H).scatter_(0, compact_H, torch.arange(self.num_heads, device=compact_H.device))
 
@@ -48,11 +48,11 @@ def make_heads(live_heads: HeadNumbers, static_heads: HeadNumbers, device: torch
     return Heads(*(torch.as_tensor(heads, dtype=torch.int64, device=device) for heads in (live_heads, static_heads)))
 
 
-def compact_kv_index(group_U: Tensor, num_groups: int, num_kept: int) -> Tensor:
-    """Position of each live head's kv head among the kept ones (those with a live head, or all of them); shape (U,)."""
-    if num_kept == num_groups:
+def compact_kv_index(group_U: Tensor, num_kv_heads: int, num_kept: int) -> Tensor:
+    """Return the index (U,) of each live head's kv head in k, which has all kv heads or those with a live head."""
+    if num_kept == num_kv_heads:
         return group_U
-    kept_K = torch.zeros(num_groups, dtype=torch.int64, device=group_U.device).index_fill(0, group_U, 1)
+    kept_K = torch.zeros(num_kv_heads, dtype=torch.int64, device=group_U.device).index_fill(0, group_U, 1)
     return (kept_K.cumsum(0) - 1)[group_U]
 
 

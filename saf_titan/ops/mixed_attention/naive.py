@@ -43,12 +43,12 @@ def _one_document(
     rho_ST: Tensor | None,
     scale: float,
 ) -> Tensor:
-    B, T, num_kv, D = v_BTKD.shape
-    group_H = torch.arange(heads.num_heads, device=v_BTKD.device) // (heads.num_heads // num_kv)
+    B, T, num_kv_heads, D = v_BTKD.shape
+    group_H = torch.arange(heads.num_heads, device=v_BTKD.device) // (heads.num_heads // num_kv_heads)
     y_BTHD = v_BTKD.new_zeros(B, T, heads.num_heads, D, dtype=torch.float64)
     if q_BTUD is not None and k_BTKD is not None:
         group_U = group_H[heads.live_U]
-        k_BTUD = k_BTKD[:, :, compact_kv_index(group_U, num_kv, k_BTKD.shape[2])].double()
+        k_BTUD = k_BTKD[:, :, compact_kv_index(group_U, num_kv_heads, k_BTKD.shape[2])].double()
         logits = torch.einsum("biud,bjud->buij", q_BTUD.double(), k_BTUD) * scale
         future = torch.ones(T, T, dtype=torch.bool, device=logits.device).triu(1)
         p_BUTT = logits.masked_fill(future, -math.inf).softmax(-1)

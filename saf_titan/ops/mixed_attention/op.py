@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from saf_titan.ops.mixed_attention.autocast import cast_as_autocast
 from saf_titan.ops.mixed_attention.fused import mixed_attention_fused
 from saf_titan.ops.mixed_attention.heads import HeadNumbers, Heads, make_heads
 from saf_titan.ops.mixed_attention.naive import mixed_attention_naive
@@ -36,22 +37,26 @@ def mixed_attention(
 ) -> Tensor:
     """Causal attention of a layer: live heads by softmax(scale q k^T), static heads by their fixed pattern.
 
-    q_BTUD: queries of the U live heads alone, in ascending order.
-    k_BTKD: keys of the kv heads that have a live head, or of all kv heads. q and k are None where nothing is live.
+    q_BTUD: queries of the U live heads only, in ascending order. None if no head is live.
+    k_BTKD: keys of all kv heads, or only of those that a live head reads. None if no head is live.
     v_BTKD: values of all kv heads.
-    live_heads, static_heads: numbers of the query heads, ascending, together 0 .. H - 1; give int64 tensors (buffers)
+    live_heads, static_heads: indices of the query heads, ascending, together 0 .. H - 1. Pass int64 tensors (buffers)
         inside a compiled module.
-    pattern: of the S static heads, in that order; None where nothing is static, then this is torch's causal attention.
-    cu_seqlens: int tensor (N + 1,), the bounds 0 .. T of N documents packed into a batch of one; nothing crosses them.
-    scale: of the scores, default D ** -0.5.
+    pattern: patterns of the S static heads, in the order of static_heads. None if no head is static; then this is
+        torch's causal attention.
+    cu_seqlens: int tensor (documents + 1,): the bounds, from 0 to T, of documents packed into a batch of one. No head
+        attends across a bound.
+    scale: factor of the scores, D ** -0.5 by default.
     backend: "naive" (fp64 oracle), "split" (torch's attention beside `static_mix`, two operators), "fused" (one
         operator for live and static heads: Triton on a GPU), or "auto": "fused" on a CPU and for packed documents where
         it can run, else "split" (which on a GPU keeps torch's fastest attention kernel for live heads).
 
-    Returns (B, T, H, D) in natural head order, in the dtype of v; gradients to q, k and v.
-    Raises ValueError for shapes that do not fit together, and a document, or T, above T_fit; on a GPU bounds of packed
-    documents are a device assertion instead.
+    Returns (B, T, H, D) in natural head order, in the dtype of v; gradients to q, k and v. Under torch.autocast, q, k
+    and v are cast to its dtype first, as for torch's own attention.
+    Raises ValueError for shapes or dtypes that do not fit together, and if T, or the longest packed document, exceeds
+    T_fit. On a GPU, wrong bounds of packed documents fail a device assertion instead.
     """
+    q_BTUD, k_BTKD, v_BTKD = cast_as_autocast(q_BTUD, k_BTKD, v_BTKD)
     heads = make_heads(live_heads, static_heads, v_BTKD.device)
     check_attention(q_BTUD, k_BTKD, v_BTKD, heads, pattern, cu_seqlens)
     if k_BTKD is not None and not isinstance(live_heads, Tensor):
@@ -74,19 +79,21 @@ def mixed_attention(
 
 
 def prefers_split(v_BTKD: Tensor, cu_seqlens: Tensor | None) -> bool:
-    """Whether torch's attention beside `static_mix` is the better choice where both run.
+    """Return whether "auto" prefers torch's attention beside `static_mix` where the fused back end could run too.
 
-    On a GPU torch's live heads are faster than ours, but go through packed documents one by one. In fp32 ours have no
-    matrix instructions. (Not measured: by what the kernels are.)
+    On a GPU, torch's attention is faster for live heads, but takes packed documents one by one. In fp32 the fused
+    kernels cannot use matrix instructions. The choice follows from how the kernels work; it was not measured.
     """
     return v_BTKD.device.type != "cpu" and (cu_seqlens is None or v_BTKD.dtype == torch.float32)
 
 
-def check_kept_heads(num_k: int, live_heads: Sequence[int], num_heads: int, num_kv: int) -> None:
-    """ValueError unless k has the kv heads with a live head, or all of them."""
-    num_kept = len({head * num_kv // num_heads for head in live_heads})
-    if num_k not in (num_kept, num_kv):
-        raise ValueError(f"k must have the {num_kept} kv heads that have a live head, or all {num_kv}, but has {num_k}")
+def check_kept_heads(num_given: int, live_heads: Sequence[int], num_heads: int, num_kv_heads: int) -> None:
+    """Raise ValueError unless k has all kv heads, or exactly those that a live head reads."""
+    num_kept = len({head * num_kv_heads // num_heads for head in live_heads})
+    if num_given not in (num_kept, num_kv_heads):
+        raise ValueError(
+            f"k must have the {num_kept} kv heads that have a live head, or all {num_kv_heads}, but has {num_given}"
+        )
 
 
 def check_attention(
@@ -97,30 +104,41 @@ def check_attention(
     pattern: StaticPattern | None,
     cu_seqlens: Tensor | None = None,
 ) -> None:
-    """ValueError unless queries, keys, values, head numbers and pattern describe one layer."""
+    """Raise ValueError unless queries, keys, values, head indices and pattern describe one layer."""
     num_live, num_static = heads.live_U.shape[0], heads.static_S.shape[0]
     if v_BTKD.dim() != 4:
         raise ValueError(f"v must have the shape (batch, time, kv heads, head dim), but has {tuple(v_BTKD.shape)}")
-    B, T, num_kv, D = v_BTKD.shape
+    B, T, num_kv_heads, D = v_BTKD.shape
     if cu_seqlens is not None:
         check_packing(v_BTKD, cu_seqlens)
-    if num_live + num_static == 0 or (num_live + num_static) % num_kv:
+    if num_live + num_static == 0 or (num_live + num_static) % num_kv_heads:
         raise ValueError(
-            f"{num_live} live + {num_static} static heads are not a multiple of the {num_kv} kv heads of v"
+            f"{num_live} live + {num_static} static heads are not a multiple of the {num_kv_heads} kv heads of v"
         )
     if (q_BTUD is None) != (num_live == 0) or (k_BTKD is None) != (num_live == 0):
         raise ValueError(f"with {num_live} live heads, q and k must both be {'None' if num_live == 0 else 'given'}")
+    if pattern is not None:
+        check_dtype(v_BTKD)
+    dtypes = {x.dtype for x in (q_BTUD, k_BTKD, v_BTKD) if x is not None}
+    if len(dtypes) > 1:
+        raise ValueError(
+            f"q, k and v must have one dtype, but have {', '.join(sorted(str(dtype) for dtype in dtypes))}"
+        )
     if q_BTUD is not None and q_BTUD.shape != (B, T, num_live, D):
         raise ValueError(f"q must have the shape {(B, T, num_live, D)}, but has {tuple(q_BTUD.shape)}")
-    if k_BTKD is not None and (k_BTKD.shape[:2] != (B, T) or k_BTKD.shape[2] > num_kv or k_BTKD.shape[3:] != (D,)):
-        raise ValueError(f"k must have the shape ({B}, {T}, at most {num_kv}, {D}), but has {tuple(k_BTKD.shape)}")
+    if k_BTKD is not None and (
+        k_BTKD.shape[:2] != (B, T) or k_BTKD.shape[2] > num_kv_heads or k_BTKD.shape[3:] != (D,)
+    ):
+        raise ValueError(
+            f"k must have the shape ({B}, {T}, at most {num_kv_heads}, {D}), but has {tuple(k_BTKD.shape)}"
+        )
     if (pattern is None) != (num_static == 0):
         raise ValueError(
             f"with {num_static} static heads, the pattern must be {'None' if num_static == 0 else 'given'}"
         )
     if pattern is None:
         return
-    check_dtype(v_BTKD)
+    pattern.check_dtypes()
     if pattern.num_heads != num_static:
         raise ValueError(f"the pattern has {pattern.num_heads} heads, but static_heads has {num_static}")
     if cu_seqlens is None:
@@ -128,7 +146,7 @@ def check_attention(
 
 
 def fused_obstacle(v_BTKD: Tensor, heads: Heads, pattern: StaticPattern | None) -> str | None:
-    """Why the fused backend cannot run, or None."""
+    """Return why the fused back end cannot run, as the end of a sentence, or None if it can."""
     if pattern is None or heads.live_U.shape[0] == 0:
         return "needs live and static heads in the layer"
     if v_BTKD.numel() == 0:

@@ -1,4 +1,4 @@
-"""Live heads on torch's fused attention, static heads on `static_mix`: the path of the CPU, and one of two on a GPU.
+"""The split back end: torch's attention for live heads, `static_mix` for static heads, on any device.
 
 Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim.
 """
@@ -52,15 +52,15 @@ def attention_beside(
     cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Live heads by torch's attention beside static heads by ``mix`` of their values; (B, T, H, D) in natural order."""
-    num_heads, num_kv = heads.num_heads, v_BTKD.shape[2]
+    num_heads, num_kv_heads = heads.num_heads, v_BTKD.shape[2]
     if q_BTUD is None or k_BTKD is None:
         return mix(_expand_kv(v_BTKD, num_heads))
     num_live = heads.live_U.shape[0]
     group_H = torch.cat([heads.live_U, heads.static_S])
-    if num_kv < num_heads:
-        group_H = group_H // (num_heads // num_kv)
-    if num_kv < num_heads or k_BTKD.shape[2] != num_live:
-        k_BTKD = k_BTKD.index_select(2, compact_kv_index(group_H[:num_live], num_kv, k_BTKD.shape[2]))
+    if num_kv_heads < num_heads:
+        group_H = group_H // (num_heads // num_kv_heads)
+    if num_kv_heads < num_heads or k_BTKD.shape[2] != num_live:
+        k_BTKD = k_BTKD.index_select(2, compact_kv_index(group_H[:num_live], num_kv_heads, k_BTKD.shape[2]))
     v_live, v_static = v_BTKD.index_select(2, group_H).split([num_live, num_heads - num_live], dim=2)
     y_live = causal_attention(q_BTUD, k_BTKD, v_live, scale, cu_seqlens)
     return torch.cat([y_live, mix(v_static)], dim=2).index_select(2, heads.natural_order())

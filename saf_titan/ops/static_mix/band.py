@@ -2,7 +2,7 @@
 
 Time is cut into chunks. A chunk attends to itself and to the one before by a dense product; everything earlier reaches
 it through R states, one for each exponential of `exponentials.py`.
-Shapes: B batch, T time, D head dim, C length of a chunk, N chunks, R exponentials.
+Shapes: B batch, T time, D head dim, C length of a chunk, G chunks, R exponentials.
 """
 
 from __future__ import annotations
@@ -33,47 +33,47 @@ def _convolve(x_TD: Tensor, weight_T: Tensor, far_2R: Tensor) -> Tensor:
     """y[t] = sum_{u<=t} weight[t - u] x[u], far lags by exponentials."""
     T, D = x_TD.shape
     C = BAND
-    N = -(-T // C)
+    G = -(-T // C)
     far_R, decay_R = far_2R.unbind()
     offset = torch.arange(C, dtype=torch.float64, device=x_TD.device)
-    x_TD = F.pad(x_TD, (0, 0, C, N * C - T))
-    x_NCD = x_TD[C:].view(N, C, D)
-    pairs_NCD = x_TD.unfold(0, 2 * C, C).mT
-    near_NCD = torch.matmul(_near_weights(weight_T), pairs_NCD)
+    x_TD = F.pad(x_TD, (0, 0, C, G * C - T))
+    x_GCD = x_TD[C:].view(G, C, D)
+    pairs_GCD = x_TD.unfold(0, 2 * C, C).mT
+    near_GCD = torch.matmul(_near_weights(weight_T), pairs_GCD)
 
     # a chunk adds decay ** (steps to its end) to the states; a query reads them decay ** (its own offset) later
     write_RC = (decay_R[:, None] ** (C - 1 - offset)).to(x_TD.dtype)
     read_CR = (far_R * decay_R ** offset[:, None]).to(x_TD.dtype)
-    states_NRD = _decayed_sums(torch.matmul(write_RC, x_NCD), decay_R**C)
+    states_GRD = _decayed_sums(torch.matmul(write_RC, x_GCD), decay_R**C)
     # the states that reach a chunk end two chunks before it
-    near_NCD[2:] += torch.matmul(read_CR, states_NRD[:-2])
-    return near_NCD.view(N * C, D)[:T]
+    near_GCD[2:] += torch.matmul(read_CR, states_GRD[:-2])
+    return near_GCD.view(G * C, D)[:T]
 
 
 def _near_weights(weight_T: Tensor) -> Tensor:
     """Weights of a chunk's queries for the keys of the chunk before and its own, shape (C, 2 C)."""
     C = BAND
     lag = C + torch.arange(C, device=weight_T.device)[:, None] - torch.arange(2 * C, device=weight_T.device)
-    # lags that no short sequence has are multiplied with padding only
+    # Lags of T and more only multiply padding, so their weights do not matter.
     inside = (lag >= 0) & (lag < weight_T.shape[0])
     return weight_T[lag.clamp(0, weight_T.shape[0] - 1)] * inside
 
 
-def _decayed_sums(added_NRD: Tensor, decay_R: Tensor) -> Tensor:
+def _decayed_sums(added_GRD: Tensor, decay_R: Tensor) -> Tensor:
     """sums[n] = sum_{m<=n} decay ** (n - m) added[m]."""
-    N = added_NRD.shape[0]
-    step = torch.arange(min(N, CARRY_CHUNKS), dtype=torch.float64, device=added_NRD.device)
+    G = added_GRD.shape[0]
+    step = torch.arange(min(G, CARRY_CHUNKS), dtype=torch.float64, device=added_GRD.device)
     age = step[:, None] - step
-    powers_RNN = ((decay_R[:, None, None] ** age.clamp(min=0)) * (age >= 0)).to(added_NRD.dtype)
-    carry_RN = (decay_R[:, None] ** (step + 1)).to(added_NRD.dtype)
-    sums_NRD = torch.empty_like(added_NRD)
+    powers_RGG = ((decay_R[:, None, None] ** age.clamp(min=0)) * (age >= 0)).to(added_GRD.dtype)
+    carry_RG = (decay_R[:, None] ** (step + 1)).to(added_GRD.dtype)
+    sums_GRD = torch.empty_like(added_GRD)
     carried_RD: Tensor | None = None
-    for start in range(0, N, CARRY_CHUNKS):
-        block_RND = added_NRD[start : start + CARRY_CHUNKS].transpose(0, 1)
-        n = block_RND.shape[1]
-        block_RND = torch.matmul(powers_RNN[:, :n, :n], block_RND)
+    for start in range(0, G, CARRY_CHUNKS):
+        block_RGD = added_GRD[start : start + CARRY_CHUNKS].transpose(0, 1)
+        n = block_RGD.shape[1]
+        block_RGD = torch.matmul(powers_RGG[:, :n, :n], block_RGD)
         if carried_RD is not None:
-            block_RND += carry_RN[:, :n, None] * carried_RD[:, None]
-        carried_RD = block_RND[:, -1].clone()
-        sums_NRD[start : start + n] = block_RND.transpose(0, 1)
-    return sums_NRD
+            block_RGD += carry_RG[:, :n, None] * carried_RD[:, None]
+        carried_RD = block_RGD[:, -1].clone()
+        sums_GRD[start : start + n] = block_RGD.transpose(0, 1)
+    return sums_GRD

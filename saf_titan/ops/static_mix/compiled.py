@@ -30,7 +30,7 @@ else:
 
 
 def is_compiled() -> bool:
-    """Whether the extension is there."""
+    """Return whether the compiled extension was built."""
     return _extension is not None
 
 
@@ -57,7 +57,10 @@ def mix_heads_compiled(
         return
     if x_BTHD.stride(3) != 1:
         x_BTHD = x_BTHD.contiguous()
-    spectra_H2N = pattern.spectra_H2N if pattern.T_fit == T else half_spectra(pattern.weight_HT[:, :T].float())
+    spectra_H2N = pattern.spectra_H2N
+    if pattern.T_fit != T:
+        # in fp64 like those of T_fit: the error bound counts no roundings of this transform
+        spectra_H2N = half_spectra(pattern.weight_HT[:, :T].double()).to(torch.complex64)
     _extension(
         _numbers(x_BTHD),
         _numbers(y_BTHD),
@@ -74,5 +77,5 @@ def mix_heads_compiled(
 
 
 def _numbers(x: Tensor) -> NDArray[Any]:
-    """The memory of a tensor as NumPy has it, which knows no bfloat16."""
+    """View the memory of a tensor as a NumPy array. NumPy has no bfloat16, so those tensors are viewed as uint16."""
     return (x.view(torch.uint16) if x.dtype == torch.bfloat16 else x).numpy()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from saf_titan.ops.certificate import BLOCK_TERMS
 from saf_titan.ops.convolution import fft_size, twist
 from saf_titan.ops.pattern import HeadFactors
 
@@ -56,7 +57,7 @@ def mix_head_fft(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, spectra_2N: Te
                 scaled_TC[:, x_TC.shape[1]] = 0
             torch.mul(x_TC, before_T1, out=mixed_TC)
             if transpose:
-                heavy_MC = windows_MT @ mixed_TC
+                heavy_MC = _product_in_blocks(windows_MT, mixed_TC)
             else:
                 heavy_MC = mixed_TC[heavy_M]
                 mixed_TC[heavy_M] = 0
@@ -75,13 +76,22 @@ def mix_head_fft(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, spectra_2N: Te
             torch.mul(mixed_TC, after_T1, out=y_TC)
 
 
-def heavy_columns(head: HeadFactors) -> tuple[Tensor, Tensor]:
-    """Numbers of the M heavy columns that the length has, and their weights in all rows.
+def _product_in_blocks(windows_MT: Tensor, x_TC: Tensor) -> Tensor:
+    """windows @ x with at most BLOCK_TERMS terms in a product, so that the error bound does not grow with T."""
+    blocks = zip(windows_MT.split(BLOCK_TERMS, dim=1), x_TC.split(BLOCK_TERMS), strict=True)
+    sums_MC = x_TC.new_zeros(windows_MT.shape[0], x_TC.shape[1])
+    for windows, x in blocks:
+        sums_MC += windows @ x
+    return sums_MC
 
-    windows[m, t] = weight[t - column[m]], zero above the diagonal; shapes (M,) and (M, T).
+
+def heavy_columns(head: HeadFactors) -> tuple[Tensor, Tensor]:
+    """Return the indices of the heavy columns below T, and their weights for every row: shapes (M,) and (M, T).
+
+    windows[m, t] = weight[t - column[m]], zero above the diagonal.
     """
     T = head.weight_T.shape[0]
-    # ascending, and those that a shorter sequence lacks are the last ones
+    # the columns ascend, so those at T and beyond come last
     heavy_M = head.heavy_M[: bisect.bisect_left(head.heavy_M.tolist(), T)]
     # row T - column of the windows over the padded weights
     return heavy_M, F.pad(head.weight_T, (T, 0)).unfold(0, T, 1)[T - heavy_M]

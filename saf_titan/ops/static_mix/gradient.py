@@ -2,7 +2,7 @@
 
 With S = alpha[j] + rho[i - j] and delta_i = dy_i . y_i the softmax gives dS[i, j] = P[i, j] (dy_i . v_j - delta_i);
 d alpha[j] sums it over column j and d rho[d] over the lag i - j = d. Both sums are correlations of (dy, v) and of
-(delta, 1), taken by FFT in fp64; heavy columns are taken one by one.
+(delta, 1), taken by FFT in fp64; heavy columns are added one by one.
 Shapes: B batch, T time, H static heads, D head dim, M heavy columns, F frequencies.
 """
 
@@ -18,14 +18,14 @@ from saf_titan.ops.static_mix.fft import heavy_columns
 
 
 def pattern_gradient(dy_BTHD: Tensor, v_BTHD: Tensor, pattern: StaticPattern) -> tuple[Tensor, Tensor]:
-    """d alpha and d rho of <dy, P v>, fp32, shape (H, T_fit); zero beyond T."""
+    """Return the gradients of <dy, P v> by alpha and rho: fp32, each of shape (H, T_fit), zero beyond T."""
     T = v_BTHD.shape[1]
     dalpha_HT = torch.zeros(pattern.alpha_HT.shape, dtype=torch.float32, device=v_BTHD.device)
     drho_HT = torch.zeros_like(dalpha_HT)
-    certified = (pattern.error_HP[:, PATHS.index("fft64")] <= ERROR_LIMIT).tolist()
+    is_accurate = (pattern.error_HP[:, PATHS.index("fft64")] <= ERROR_LIMIT).tolist()
     for h in range(pattern.num_heads):
         dy_BTD, v_BTD = dy_BTHD[:, :, h].double(), v_BTHD[:, :, h].double()
-        if certified[h]:
+        if is_accurate[h]:
             gradients = _gradient_by_fft(dy_BTD, v_BTD, pattern.head(h, T, torch.float64))
         else:
             gradients = _gradient_by_rows(dy_BTD, v_BTD, pattern.alpha_HT[h].double(), pattern.rho_HT[h].double())
@@ -46,15 +46,16 @@ def _gradient_by_fft(dy_BTD: Tensor, v_BTD: Tensor, head: HeadFactors) -> tuple[
     y_BTD = y_BDT.transpose(1, 2) + p_MT.T @ v_BTD[:, heavy_M]
     delta_BT = (dy_BTD * y_BTD).sum(-1)
 
-    # the term of delta is one more channel, with values of one
+    # The term of delta is one more channel, with values of one. Conjugates are physical: compiled graphs call operators
+    # where torch reads a lazily conjugated tensor as if it were not conjugated.
     ones_F = torch.fft.rfft(light_T, size)
     errors_BDF = torch.fft.rfft((dy_BTD * head.inv_z_T[:, None]).transpose(1, 2), size)
     delta_F = torch.fft.rfft(delta_BT.sum(0) * head.inv_z_T, size)
-    correlation_F = (errors_BDF * values_BDF.conj()).sum((0, 1)) - delta_F * ones_F.conj()
+    correlation_F = (errors_BDF * values_BDF.conj_physical()).sum((0, 1)) - delta_F * ones_F.conj_physical()
     drho_T = head.weight_T * torch.fft.irfft(correlation_F, size)[:T]
 
-    dv_BDT = torch.fft.irfft(errors_BDF * weight_F.conj(), size)[..., :T]
-    ddelta_T = torch.fft.irfft(delta_F * weight_F.conj(), size)[:T]
+    dv_BDT = torch.fft.irfft(errors_BDF * weight_F.conj_physical(), size)[..., :T]
+    ddelta_T = torch.fft.irfft(delta_F * weight_F.conj_physical(), size)[:T]
     dalpha_T = light_T * ((dv_BDT.transpose(1, 2) * v_BTD).sum((0, 2)) - ddelta_T)
 
     dlogits_MT = p_MT * (torch.einsum("bmd,bid->mi", v_BTD[:, heavy_M], dy_BTD) - delta_BT.sum(0))

@@ -16,8 +16,10 @@ def static_mix_naive(v_BTHD: Tensor, alpha_HT: Tensor, rho_HT: Tensor) -> Tensor
 
     alpha_HT, rho_HT may be longer than T; a T x T matrix per head is built. Returns (B, T, H, D) in the dtype of v.
     """
-    p_HTT = attention_rows(alpha_HT, rho_HT, 0, v_BTHD.shape[1])
-    return torch.einsum("hij,bjhd->bihd", p_HTT, v_BTHD.to(p_HTT.dtype)).to(v_BTHD.dtype)
+    # autocast would round the product to 16 bits
+    with torch.autocast(v_BTHD.device.type, enabled=False):
+        p_HTT = attention_rows(alpha_HT, rho_HT, 0, v_BTHD.shape[1])
+        return torch.einsum("hij,bjhd->bihd", p_HTT, v_BTHD.to(p_HTT.dtype)).to(v_BTHD.dtype)
 
 
 def mix_head_rows(

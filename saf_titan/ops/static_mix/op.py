@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saf_titan.ops.operators import define_gradient, define_operator
+from saf_titan.ops.operators import define_gradient, define_no_gradient, define_operator
 from saf_titan.ops.packing import check_packing, document_bounds
 from saf_titan.ops.pattern import StaticPattern
 from saf_titan.ops.static_mix.band import mix_head_band
@@ -32,15 +32,17 @@ def static_mix(
     """y[i] = sum_{j<=i} P[i, j] v[j] with P[i, j] = exp(alpha[j] + rho[i - j]) / Z_i, for each static head.
 
     v_BTHD: fp32, bf16 or fp16, any strides, T <= T_fit (a shorter T is exact). Accumulates in fp32; deterministic.
-    cu_seqlens: int tensor (N + 1,), the bounds 0 .. T of N documents packed into a batch of one; the pattern restarts
-        at each, and T_fit limits the longest document instead of T.
-    backend: "auto" (on a CPU the certified fast path of each head, see `explain`; on a GPU "triton"), "fft", "fft64",
+    cu_seqlens: int tensor (documents + 1,): the bounds, from 0 to T, of documents packed into a batch of one. The
+        pattern restarts at each document, and T_fit limits the longest document instead of T.
+    backend: "auto" (on a CPU the fastest path of each head whose error bound allows it, see `explain`; on a GPU
+        "triton"), "fft", "fft64",
         "gemm", "band", "sum", "naive" or "triton".
-    Returns (B, T, H, D), contiguous, in the dtype of v; gradient to v, and to the alpha and rho that the pattern was
-    prepared from where they require grad.
+    Returns (B, T, H, D), contiguous, in the dtype of v. It has gradients to v, of any order, and to the alpha and rho
+    that the pattern was prepared from, if they require grad; of first order there. Second derivatives by alpha and rho
+    and forward-mode derivatives raise NotImplementedError.
 
-    Raises ValueError for shapes or a dtype that do not fit, T > T_fit, and a named backend without its certificate or
-    its device; on a GPU wrong bounds of packed documents are a device assertion instead.
+    Raises ValueError for shapes or dtypes that do not fit, for T > T_fit, and for a named backend whose error bound is
+    too large or that cannot run on the device of v. On a GPU, wrong bounds of packed documents fail a device assertion.
     """
     check_values(v_BTHD, pattern, cu_seqlens)
     check_backend(backend, v_BTHD.device)
@@ -48,10 +50,11 @@ def static_mix(
 
 
 def check_values(v_BTHD: Tensor, pattern: StaticPattern, cu_seqlens: Tensor | None = None) -> None:
-    """ValueError unless the values fit the pattern."""
+    """Raise ValueError unless the values fit the pattern."""
     if v_BTHD.dim() != 4:
         raise ValueError(f"v must have the shape (batch, time, heads, head dim), but has {tuple(v_BTHD.shape)}")
     check_dtype(v_BTHD)
+    pattern.check_dtypes()
     if v_BTHD.shape[2] != pattern.num_heads:
         raise ValueError(f"v has {v_BTHD.shape[2]} heads, but the pattern has {pattern.num_heads} static heads")
     if cu_seqlens is None:
@@ -61,7 +64,7 @@ def check_values(v_BTHD: Tensor, pattern: StaticPattern, cu_seqlens: Tensor | No
 
 
 def check_dtype(v_BTHD: Tensor) -> None:
-    """ValueError unless static mixing takes values of this dtype."""
+    """Raise ValueError unless static mixing takes values of this dtype."""
     if v_BTHD.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"v must be float32, bfloat16 or float16, but is {v_BTHD.dtype}")
 
@@ -87,6 +90,7 @@ def _kernel(
     )
     if backend == "triton" or (backend == "auto" and _on_gpu(x_BTHD)):
         return _mix_on_gpu(x_BTHD, pattern, transpose, cu_seqlens)
+    check_backend(backend, x_BTHD.device)
     y_BTHD = torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
     heads = range(pattern.num_heads)
     for start, stop in document_bounds(x_BTHD.shape[1], cu_seqlens):
@@ -135,12 +139,13 @@ def mix_heads(
         elif path == "sum":
             mix_head_sum(x_BTD, y_BTD, pattern.head(s, T, torch.float32), pattern.far_H2R[s], transpose)
         else:
-            mix_head_rows(x_BTD, y_BTD, pattern.alpha_HT[s], pattern.rho_HT[s], transpose)
+            mix_head_rows(x_BTD, y_BTD, pattern.alpha_HT[s].double(), pattern.rho_HT[s].double(), transpose)
     if compiled:
         mix_heads_compiled(x_BTHD, y_BTHD, compiled, pattern, transpose)
 
 
-def _fake(x_BTHD: Tensor, *_: Any) -> Tensor:
+def _fake(x_BTHD: Tensor, *rest: Any) -> Tensor:
+    check_backend(rest[-1], x_BTHD.device)
     return torch.empty(x_BTHD.shape, dtype=x_BTHD.dtype, device=x_BTHD.device)
 
 
@@ -197,3 +202,8 @@ def _backward(ctx: Any, dy_BTHD: Tensor) -> tuple[Any, ...]:
 define_operator("saf_titan::static_mix", _kernel, _fake)
 define_operator("saf_titan::static_mix_pattern_grad", _pattern_grad_kernel, _pattern_grad_fake)
 define_gradient("saf_titan::static_mix", _setup_context, _backward)
+define_no_gradient(
+    "saf_titan::static_mix_pattern_grad",
+    "second derivatives of static mixing by alpha and rho are not implemented: use static_mix_naive, which can be "
+    "differentiated any number of times",
+)

@@ -3,7 +3,7 @@
 In reversed time a causal Toeplitz matrix becomes a Hankel matrix, tile[a, b] = g[x + a + b], so one strip of shifted
 copies of the weights serves every row block as a plain matrix view; and the transpose in natural time is the same
 product in reversed time.
-Shapes: B batch, T time, D head dim.
+Shapes: B batch, T time, D head dim, X = B * D stacked columns.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from saf_titan.ops.certificate import BLOCK_TERMS
 from saf_titan.ops.pattern import HeadFactors
 
 BLOCK_ROWS = 256
@@ -21,23 +22,29 @@ def mix_head_gemm(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, transpose: bo
     """Write P x, or P^T x, of one head to y; computed in the dtype of the factors, whatever those of x and y."""
     B, T, D = x_BTD.shape
     before_T, after_T = (head.inv_z_T, head.scale_T) if transpose else (head.scale_T, head.inv_z_T)
-    x_TN = (x_BTD * before_T[:, None]).transpose(0, 1).reshape(T, B * D)
+    x_TX = (x_BTD * before_T[:, None]).transpose(0, 1).reshape(T, B * D)
     # the transpose in natural time is the product in reversed time
-    y_TN = _causal_product(head.weight_T, x_TN if transpose else x_TN.flip(0))
-    y_TN = y_TN.flip(0) if transpose else y_TN
-    torch.mul(y_TN.view(T, B, D).transpose(0, 1), after_T[:, None], out=y_BTD)
+    y_TX = _causal_product(head.weight_T, x_TX if transpose else x_TX.flip(0))
+    y_TX = y_TX.flip(0) if transpose else y_TX
+    torch.mul(y_TX.view(T, B, D).transpose(0, 1), after_T[:, None], out=y_BTD)
 
 
-def _causal_product(weight_T: Tensor, reversed_TN: Tensor) -> Tensor:
+def _causal_product(weight_T: Tensor, reversed_TX: Tensor) -> Tensor:
     """y[t] = sum_{u<=t} weight[t - u] x[u], x given in reversed time."""
-    T, N = reversed_TN.shape
+    T, X = reversed_TX.shape
     rows = min(BLOCK_ROWS, T)
     # zeros in front of the weights are the causal mask
     strip = F.pad(weight_T, (rows - 1, rows)).unfold(0, T + rows - 1, 1)[:rows].contiguous()
-    y_TN = reversed_TN.new_empty(T, N)
+    y_TX = reversed_TX.new_empty(T, X)
+    part_TX = reversed_TX.new_empty(rows, X)
     for start in range(0, T, rows):
         stop = min(T, start + rows)
         # a short last block starts further into the strip: it has fewer rows of zeros to skip
         skip = rows - (stop - start)
-        torch.mm(strip[: stop - start, skip : skip + stop], reversed_TN[T - stop :], out=y_TN[start:stop])
-    return y_TN
+        weights, values_TX = strip[: stop - start, skip : skip + stop], reversed_TX[T - stop :]
+        # one product for each BLOCK_TERMS keys: the error bound of a long sum in one product would grow with its length
+        torch.mm(weights[:, :BLOCK_TERMS], values_TX[:BLOCK_TERMS], out=y_TX[start:stop])
+        for key in range(BLOCK_TERMS, stop, BLOCK_TERMS):
+            keys = slice(key, key + BLOCK_TERMS)
+            y_TX[start:stop] += torch.mm(weights[:, keys], values_TX[keys], out=part_TX[: stop - start])
+    return y_TX

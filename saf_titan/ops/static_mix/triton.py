@@ -5,7 +5,7 @@ A tile of weights is Hankel, tile[a, b] = weight[lag0 + a + b], when either the 
 and zeros in front of the weights are the causal mask. The inner loop has no exponential, no mask, no element-wise work.
 
 Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Shapes: B batch, T time, S static heads, K kv
-heads, D head dim, N = B * D stacked columns, L length of a strip.
+heads, D head dim, X = B * D stacked columns, L length of a strip.
 """
 
 # kernel arguments are pointers and scalars of whatever type the launch finds
@@ -49,15 +49,16 @@ def mix_triton(
     S = pattern.num_heads
     pattern, documents = in_documents(pattern, T, cu_seqlens)
     before_ST, after_ST = (pattern.inv_z_HT, pattern.scale_HT) if transpose else (pattern.scale_HT, pattern.inv_z_HT)
+    before_ST, after_ST = before_ST.contiguous(), after_ST.contiguous()
     strip, reach_S = make_strip(pattern, T, x_BTKD.dtype)
-    xs_STN = prescale(x_BTKD, before_ST, kv_index_S, column_multiple=tiles.columns)
+    xs_STX = prescale(x_BTKD, before_ST, kv_index_S, column_multiple=tiles.columns)
     y_BTSD = torch.empty(B, T, S, D, dtype=x_BTKD.dtype, device=x_BTKD.device)
     blocks, num_rows = row_blocks(T, tiles.rows, documents, ascending=transpose)
-    num_columns = xs_STN.shape[2] // tiles.columns
+    num_columns = xs_STX.shape[2] // tiles.columns
     toeplitz_mm_kernel[(num_rows * num_columns * S,)](
-        strip, reach_S, xs_STN, after_ST, y_BTSD, blocks, T, xs_STN.shape[1], strip.shape[2], xs_STN.shape[2], B * D, S,
+        strip, reach_S, xs_STX, after_ST, y_BTSD, blocks, T, xs_STX.shape[1], strip.shape[2], xs_STX.shape[2], B * D, S,
         num_columns, after_ST.stride(0), D=D, BM=tiles.rows, BN=tiles.columns, BK=tiles.depth, PAD=STRIP_PAD,
-        TRANSPOSE=transpose, PRECISION=dot_precision(x_BTKD.dtype),
+        COPIES=strip.shape[1], TRANSPOSE=transpose, PRECISION=dot_precision(x_BTKD.dtype),
         num_warps=tiles.num_warps, num_stages=tiles.num_stages,
     )  # fmt: skip
     return y_BTSD
@@ -109,16 +110,18 @@ def prescale(
     """
     B, T, _, D = x_BTKD.shape
     S = kv_index_S.shape[0]
+    # the kernel reads scalings and head numbers one beside the other
+    scale_ST = scale_ST.contiguous()
     rows = padded_time(T)
     columns = triton.cdiv(B * D + extra_columns, column_multiple) * column_multiple
-    xs_STN = torch.empty(S, rows, columns, dtype=static_dtype(x_BTKD.dtype), device=x_BTKD.device)
+    xs_STX = torch.empty(S, rows, columns, dtype=static_dtype(x_BTKD.dtype), device=x_BTKD.device)
     DP = padded_head_dim(D)
     column_blocks = triton.cdiv(columns, DP)
     prescale_kernel[(S * column_blocks * (rows // PRESCALE_ROWS),)](
-        x_BTKD, scale_ST, kv_index_S, xs_STN, T, rows, columns, B * D, column_blocks, *x_BTKD.stride(),
+        x_BTKD, scale_ST, kv_index_S.contiguous(), xs_STX, T, rows, columns, B * D, column_blocks, *x_BTKD.stride(),
         scale_ST.stride(0), D=D, BN=DP, BT=PRESCALE_ROWS,
     )  # fmt: skip
-    return xs_STN
+    return xs_STX
 
 
 def prescale_heads(x_BTKD: Tensor, scale_ST: Tensor, kv_index_S: Tensor) -> Tensor:
@@ -141,6 +144,14 @@ def find_block(blocks, i_block, i_first, T):
 
 
 @triton.jit
+def strip_rows(strip, i_s, o_a, ROWS: tl.constexpr, L, PAD: tl.constexpr, COPIES: tl.constexpr):
+    """Pointers [ROWS, 1] to where each row of a Hankel tile starts in the strip of head i_s, at the smallest lags."""
+    # row a is copy a % COPIES, read from a multiple of COPIES on
+    copy = (i_s * COPIES + o_a % COPIES)[:, None] * L
+    return strip + copy + (PAD - ROWS + o_a // COPIES * COPIES)[:, None]
+
+
+@triton.jit
 def load_rows(p_x, o_t, length, MASKED: tl.constexpr):
     """Scaled values of the rows o_t; without a mask where the zeros behind a sequence are as long as a tile."""
     return tl.load(p_x, mask=(o_t < length)[:, None], other=0.0) if MASKED else tl.load(p_x)
@@ -148,14 +159,14 @@ def load_rows(p_x, o_t, length, MASKED: tl.constexpr):
 
 @triton.jit
 def prescale_kernel(
-    x, scale, kv_index, xs, T, rows, columns, N, column_blocks, stride_b, stride_t, stride_k, stride_d, stride_s,
+    x, scale, kv_index, xs, T, rows, columns, X, column_blocks, stride_b, stride_t, stride_k, stride_d, stride_s,
     D: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr,
 ):  # fmt: skip
     i_s = (tl.program_id(0) // (column_blocks * (rows // BT))).to(tl.int64)
     i_block = tl.program_id(0) % (column_blocks * (rows // BT))
     o_t = (i_block // column_blocks * BT + tl.arange(0, BT)).to(tl.int64)
     o_n = (i_block % column_blocks * BN + tl.arange(0, BN)).to(tl.int64)
-    m_t, m_n = o_t < T, o_n < N
+    m_t, m_n = o_t < T, o_n < X
     p_x = x + (o_n // D * stride_b + o_n % D * stride_d)[None, :] + o_t[:, None] * stride_t
     # [BT, BN]
     b_x = tl.load(p_x + tl.load(kv_index + i_s) * stride_k, mask=m_t[:, None] & m_n[None, :], other=0.0)
@@ -167,9 +178,9 @@ def prescale_kernel(
 
 @triton.jit
 def toeplitz_mm_kernel(
-    strip, reach, xs, scale, y, blocks, T, rows, L, columns, N, S, num_columns, stride_scale,
-    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PAD: tl.constexpr, TRANSPOSE: tl.constexpr,
-    PRECISION: tl.constexpr,
+    strip, reach, xs, scale, y, blocks, T, rows, L, columns, X, S, num_columns, stride_scale,
+    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PAD: tl.constexpr,
+    COPIES: tl.constexpr, TRANSPOSE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     i_block = tl.program_id(0) // (num_columns * S)
     i_n = tl.program_id(0) % num_columns
@@ -191,7 +202,7 @@ def toeplitz_mm_kernel(
         o_key = i_m + BM - 1 - o_b
         num_keys = i_m + BM
         step = -BK
-    p_w = strip + i_s * 8 * L + (o_a % 8)[:, None] * L + (PAD - BM + o_a // 8 * 8)[:, None] + o_b[None, :]
+    p_w = strip_rows(strip, i_s, o_a, BM, L, PAD, COPIES) + o_b[None, :]
     p_x = xs + i_s * rows * columns + (start + o_key)[:, None] * columns + o_n[None, :]
     b_y = tl.full([BM, BN], 0.0, tl.float32)
     for _ in tl.range(0, tl.minimum(num_keys, tl.load(reach + i_s) + BM - 1), BK):
@@ -207,4 +218,4 @@ def toeplitz_mm_kernel(
     b_scale = tl.load(scale + i_s * stride_scale + start + o_t, mask=m_t, other=0.0)
     # columns are (batch, head dim); y is [B, T, S, D]
     p_y = y + ((o_n // D)[None, :] * T + (start + o_t)[:, None]) * (S * D) + i_s * D + (o_n % D)[None, :]
-    tl.store(p_y, (b_y * b_scale[:, None]).to(y.dtype.element_ty), mask=m_t[:, None] & (o_n < N)[None, :])
+    tl.store(p_y, (b_y * b_scale[:, None]).to(y.dtype.element_ty), mask=m_t[:, None] & (o_n < X)[None, :])

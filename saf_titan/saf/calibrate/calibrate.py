@@ -1,11 +1,11 @@
-"""Calibration of a model: one forward per batch, then every rank works out a share of the heads.
+"""Measure the attention of every head: one forward per batch, then every rank works out a share of the heads.
 
 Each rank runs its own sequences through the model while the attention layers hand over their queries and keys.
-Per layer the ranks then exchange them, so that a rank holds *some heads of all sequences* instead of all heads of
-some sequences. The statistics of a head are computed in one place from the same numbers in the same order whatever
-the number of ranks; all-reducing partial sums over ranks could not give the variance without a T x T mean.
+After each layer the ranks exchange them, so that a rank holds *some heads of all sequences* instead of all heads of
+some sequences. The statistics of a head are then computed on one rank, from the same numbers in the same order for
+every number of ranks. Partial sums, all-reduced over ranks, would not do: the variance would need a T x T mean.
 
-Legend: B sequences, T time, U live query heads of a layer, K key heads, D head dim, L layers, H query heads.
+Legend: B sequences, T time, U live query heads of a layer, K kv heads, D head dim, L layers, H query heads.
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ def calibrate(
     source: str = "",
     progress: Progress | None = None,
 ) -> Calibration:
-    """Attention statistics of every live head of a model.
+    """Measure the attention statistics of every live head of a model.
 
     Args:
         attentions: the model's attention layers, in order.
-        batches: this rank's batches; as many on every rank. With one batch a layer is reduced as soon as it has run
-            and its queries and keys are dropped; with several they are kept until the last.
+        batches: this rank's batches; every rank must have the same number. With one batch, a layer's statistics are
+            computed as soon as the layer has run, and its queries and keys are dropped. With several, queries and keys
+            of all layers are kept until the last batch.
         forward: runs one batch through the model, once (with FSDP all ranks together). The caller puts the model
             in eval mode.
         group: ranks that share the work, the default group if None; none is needed in a single process.
-        positions, seed, source: go into the record; `positions` of all sequences, not only this rank's.
+        positions, seed, source: recorded in `CalibrationRecord`; `positions` are those of all ranks' sequences.
         progress: called with (stage, done, total).
 
-    Sequences are ordered by batch on one rank, and by rank, then batch, on several: where rank r holds the r-th
-    contiguous share of the sequences, the result is bit-identical for every number of ranks.
-    The result is the same on every rank, on the CPU. Raises ValueError, on every rank, for fewer than two sequences,
-    for non-finite statistics (naming layer and head) and for layers that disagree about the number of heads.
+    Sequences are ordered by rank, then by batch. If rank r holds the r-th contiguous share of the sequences, the result
+    is bit-identical for every number of ranks. Every rank gets the same result, on the CPU. Raises ValueError, on every
+    rank, for fewer than two sequences, for non-finite statistics (naming layer and head) and for layers that disagree
+    about the number of heads.
     """
     exchange = HeadExchange(group)
     results: dict[int, _LayerResult] = {}
@@ -80,13 +81,22 @@ class _LayerResult:
 
 
 def _reduce_layer(capture: LayerCapture, exchange: HeadExchange, *, first_owner: int) -> _LayerResult:
-    """Statistics of this rank's share of a layer's live heads over the sequences of all ranks."""
+    """Compute the statistics of this rank's share of a layer's live heads, over the sequences of all ranks."""
     q_BTUD, k_BTUD = capture.of_all_sequences(exchange, first_owner)
     B, T, U, _ = q_BTUD.shape
     if B < 2:
         raise ValueError(f"the variance over sequences needs at least 2 calibration sequences, got {B}")
     owned = exchange.owned(len(capture.heads), exchange.rank, first_owner)
-    stats = attention_stats(q_BTUD, k_BTUD, scale=capture.scale, map_size=_MAP_SIZE) if U else None
+    stats = None
+    if U:
+        stats = attention_stats(
+            q_BTUD,
+            k_BTUD,
+            scale=capture.scale,
+            window=capture.window,
+            softcap=capture.softcap,
+            map_size=_MAP_SIZE,
+        )
     return _LayerResult(capture.heads, tuple(capture.heads[u] for u in owned), stats, B, T, q_BTUD.device)
 
 
@@ -99,7 +109,7 @@ def _assemble(
     seed: int,
     source: str,
 ) -> Calibration:
-    """Bring the shares of all ranks together: each head was computed on one rank, all others add zero."""
+    """Add up the tables of all ranks. Each head was computed on one rank; the other ranks contribute zero."""
     L, H = num_layers, num_heads
     one = next(iter(results.values()))
     if positions and len(positions) != one.num_sequences:
@@ -110,7 +120,7 @@ def _assemble(
         live_LH[layer, list(result.heads)] = True
 
     def table(name: str, *shape: int) -> Tensor:
-        """A field of AttentionStats for the whole model."""
+        """Return one field of AttentionStats for the whole model."""
         values = torch.zeros(L, H, *shape, dtype=torch.float64, device=one.device)
         for layer, result in results.items():
             if result.stats is not None:
@@ -141,5 +151,5 @@ def _check_finite(score_LH: Tensor, live_LH: Tensor) -> None:
         more = f" and {len(broken) - 8} more" if len(broken) > 8 else ""
         raise ValueError(
             f"attention of {', '.join(broken[:8])}{more} (layer, head) is not finite on the calibration data: "
-            "the weights or activations hold NaN or infinity"
+            "the weights or activations hold NaN or infinity, as after a run has diverged"
         )

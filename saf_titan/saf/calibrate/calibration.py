@@ -1,4 +1,4 @@
-"""What calibration found out about every head of a model: the input of selection and fit.
+"""The results of a calibration: statistics of every head of a model, the input of selection and fit.
 
 Legend: L layers, H query heads, T time, P blocks of the pooled picture.
 """
@@ -20,7 +20,7 @@ _KIND, _VERSION = "calibration", 1
 
 @dataclass(frozen=True)
 class CalibrationRecord:
-    """Which data the statistics come from."""
+    """The data that the statistics were measured on."""
 
     num_sequences: int
     seq_len: int
@@ -29,10 +29,10 @@ class CalibrationRecord:
     seed: int = 0
     source: str = ""
     heads: tuple[int, int] | None = None
-    """(layers, query heads a layer) of the model; None in records that do not tell."""
+    """(layers, query heads a layer) of the model; None in files of earlier versions."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, without what is not told."""
+        """Return plain values; fields that are None are left out."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
     @classmethod
@@ -86,11 +86,11 @@ class Calibration:
         return self.diagonal_mass_LHT[..., :num_keys].sum(-1) / self.seq_len
 
     def all_scores(self) -> dict[str, Tensor]:
-        """Every score (L, H) there is, by selector name; lower = more static, NaN for static heads."""
+        """Return every score (L, H), by selector name; lower = more static, NaN for static heads."""
         return {"variance": self.variance_LH, "kl": self.kl_LH, **self.extra_scores}
 
     def scores_of(self, selector: str) -> Tensor:
-        """The scores (L, H) by a selector's name; ValueError, with the remedy, if there are none."""
+        """Return the scores (L, H) under a selector's name; raise ValueError, with the remedy, if there are none."""
         table = self.all_scores()
         if selector not in table:
             raise ValueError(
@@ -113,7 +113,7 @@ class Calibration:
         tensors = {
             f.name: value for f in dataclasses.fields(self) if isinstance(value := getattr(self, f.name), Tensor)
         }
-        # pictures need no more
+        # float32 is enough for pictures
         tensors["mean_map_LHPP"] = self.mean_map_LHPP.float()
         tensors |= {f"extra_scores.{name}": score_LH for name, score_LH in self.extra_scores.items()}
         return container.pack(_KIND, _VERSION, {"record": self.record.to_json()}, tensors)

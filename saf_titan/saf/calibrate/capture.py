@@ -1,6 +1,6 @@
-"""Queries and keys on their way out of a model: one forward per batch, one layer after the other.
+"""Collect the queries and keys of attention layers while batches run through a model.
 
-Legend: B sequences, T time, U live query heads of a layer, K key heads, D head dim.
+Legend: B sequences, T time, U live query heads of a layer, K kv heads, D head dim.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class CaptureFn(Protocol):
-    """What an attention layer calls once a forward with what its scores are made of."""
+    """A function that an attention layer calls once in each forward, with the tensors its scores are made of."""
 
     def __call__(
         self,
@@ -28,11 +28,16 @@ class CaptureFn(Protocol):
         heads: tuple[int, ...],
         scale: float | None,
         kv_heads: tuple[int, ...] | None = None,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
     ) -> None:
         """Queries of the live heads and the keys, after RoPE.
 
         heads: number of each live head in the layer, ascending. scale: factor of the scores, None for 1 / sqrt(D).
         kv_heads: per live head, which of k's heads it reads; None if they are grouped evenly.
+        window: number of latest keys that a query sees, its own included; None for all.
+        softcap: scores s are capped to softcap * tanh(s / softcap); None for plain scores.
         """
 
 
@@ -44,7 +49,7 @@ class CapturableAttention(Protocol):
 
 
 class LayerCapture:
-    """Queries and keys of one layer's live heads, a pair a batch."""
+    """The queries and keys of one layer's live heads, one pair of tensors for each batch."""
 
     def __init__(self, wanted: Collection[int] | None, *, clone: bool) -> None:
         """wanted: the heads to keep, all live ones if None. clone: whether they must outlive the forward."""
@@ -55,6 +60,8 @@ class LayerCapture:
         self.heads: tuple[int, ...] = ()
         """Heads whose queries are here, ascending."""
         self.scale: float | None = None
+        self.window: int | None = None
+        self.softcap: float | None = None
         self.num_calls = 0
 
     def add(
@@ -64,12 +71,14 @@ class LayerCapture:
         heads: tuple[int, ...],
         scale: float | None,
         kv_heads: tuple[int, ...] | None,
+        window: int | None,
+        softcap: float | None,
     ) -> None:
-        """What a `CaptureFn` is called with."""
+        """Keep one forward's queries and keys; the arguments are those of `CaptureFn`."""
         U, K = q_BTUD.shape[2], k_BTKD.shape[2]
         if kv_heads is None:
             if K == 0 or U % K:
-                raise ValueError(f"{U} live heads are not evenly grouped over {K} key heads: pass kv_heads")
+                raise ValueError(f"{U} live heads are not evenly grouped over {K} kv heads: pass kv_heads")
             kv_heads = tuple(u // (U // K) for u in range(U))
         assert len(heads) == len(kv_heads) == U
         self.num_calls += 1
@@ -80,18 +89,20 @@ class LayerCapture:
         if not heads:
             return
         self.heads, self.scale, self._kv_heads = tuple(heads), scale, kv_heads
+        self.window, self.softcap = window, softcap
         self._queries.append(q_BTUD.clone() if self._clone else q_BTUD)
         self._keys.append(k_BTKD.clone() if self._clone else k_BTKD)
 
     def of_all_sequences(self, exchange: HeadExchange, first_owner: int) -> tuple[Tensor, Tensor]:
-        """Queries and keys of this rank's share of the heads, of the sequences of all ranks; one key head a query head.
+        """Return queries and keys of this rank's share of the heads, for the sequences of all ranks.
 
-        They are handed over: the capture is empty of tensors afterwards.
+        Keys are repeated so that each query head has its own. The capture gives its tensors away and is empty
+        afterwards.
         """
         q_BTUD, k_BTKD = torch.cat(self._queries), torch.cat(self._keys)
         self._queries, self._keys = [], []
         q_BTUD = exchange.heads_of_all_sequences(q_BTUD, first_owner)
-        # spread over query heads first, so that queries and keys travel alike
+        # repeat keys for their query heads first, so that queries and keys are exchanged in the same way
         return q_BTUD, exchange.heads_of_all_sequences(k_BTKD[:, :, list(self._kv_heads)], first_owner)
 
 
@@ -130,9 +141,12 @@ def capture_layers(
             heads: tuple[int, ...],
             scale: float | None,
             kv_heads: tuple[int, ...] | None = None,
+            *,
+            window: int | None = None,
+            softcap: float | None = None,
         ) -> None:
             if heads:
-                captures[layer].add(q_BTUD, k_BTKD, heads, scale, kv_heads)
+                captures[layer].add(q_BTUD, k_BTKD, heads, scale, kv_heads, window, softcap)
                 if at_once and captures[layer].heads:
                     reduce(layer, captures[layer])
 

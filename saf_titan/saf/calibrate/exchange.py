@@ -1,4 +1,4 @@
-"""The collectives of calibration: from all heads of some sequences to some heads of all sequences.
+"""The collectives of calibration: turn "all heads of some sequences" into "some heads of all sequences".
 
 Legend: B sequences, T time, U live heads of a layer, D head dim.
 """
@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 
 
 class HeadExchange:
-    """Deals heads out to the ranks of a group; without a process group every one of them is the identity."""
+    """Assigns heads to the ranks of a group and moves their tensors there. In a single process nothing moves."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self.group = group
@@ -25,11 +25,11 @@ class HeadExchange:
         self._counts: list[int] | None = None
 
     def owned(self, num_items: int, rank: int, first_owner: int) -> list[int]:
-        """Items of a rank when they are dealt round, beginning with rank `first_owner`."""
+        """Return the items that belong to `rank` when items are assigned in turn, beginning with rank `first_owner`."""
         return [item for item in range(num_items) if (item + first_owner) % self.world_size == rank]
 
     def heads_of_all_sequences(self, x_BTUD: Tensor, first_owner: int) -> Tensor:
-        """This rank's share of the heads, of the sequences of all ranks in rank order."""
+        """Return this rank's share of the heads, for the sequences of all ranks in rank order."""
         if not self.parallel:
             return x_BTUD
         _, T, U, D = x_BTUD.shape
@@ -57,7 +57,7 @@ class HeadExchange:
 
 
 def sum_over_ranks(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """The sum of every rank's x, on the CPU; x itself in a single process."""
+    """Return the sum of x over all ranks, on the CPU; in a single process, x itself."""
     if not (dist.is_available() and dist.is_initialized()):
         return x.cpu()
     total = x.to("cuda" if dist.get_backend(group) == "nccl" else "cpu", copy=True)
@@ -66,7 +66,7 @@ def sum_over_ranks(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 
 def of_first_rank(value: Value, group: dist.ProcessGroup | None) -> Value:
-    """The first rank's value, on every rank."""
+    """Return the value of the first rank, on every rank."""
     if not (dist.is_available() and dist.is_initialized()):
         return value
     values = [value]

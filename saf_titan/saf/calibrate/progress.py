@@ -12,14 +12,14 @@ class TimedProgress:
     def __init__(
         self, write: Callable[[str], object], *, every: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """every: seconds between two lines, at least. The time left is that of the stage, at its pace so far."""
+        """every: the least number of seconds between two lines. The time left is of the stage, at its pace so far."""
         self._write, self._every, self._clock = write, every, clock
         self._written = self._called = clock()
         self._starts: dict[str, float] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         now = self._clock()
-        # a stage begins where the one before it was last heard of
+        # a stage begins when the stage before it made its last call
         start = self._starts.setdefault(stage, self._called)
         self._called = now
         if now - self._written >= self._every:

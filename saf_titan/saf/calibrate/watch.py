@@ -1,4 +1,4 @@
-"""Forwards of a model under watch: hooks that are gone afterwards, whatever happens."""
+"""Run forwards with hooks in place, and remove the hooks afterwards, also after an error."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Batch = TypeVar("Batch")
 
 
 class Watcher(Protocol):
-    """Something that looks at modules while they run."""
+    """An object that observes modules while they run."""
 
     def register(self) -> Iterable[RemovableHandle]:
         """Hook into the modules."""
 
 
 def run_watched(watchers: Sequence[Watcher], batches: Sequence[Batch], forward: Callable[[Batch], object]) -> None:
-    """One forward of each batch, without gradients, with the watchers' hooks in place."""
+    """Run one forward of each batch, without gradients, with the hooks of all watchers in place."""
     handles = [handle for watcher in watchers for handle in watcher.register()]
     try:
         with torch.no_grad():

@@ -35,6 +35,8 @@ class Content:
     name: str
     doc: str
     """One sentence for help and guides."""
+    replacement: str
+    """What took the heads' place, as the report says it: "their attention is replaced by ..."."""
     group: ClassVar[str]
     """One of `GROUPS`."""
     is_compact: ClassVar[bool] = False
@@ -60,8 +62,8 @@ class DenseContent(Content):
 
     group: ClassVar[str] = "matrix"
     rows: RowMaker
-    """Makes rows p_RJ of a head's pattern from its scores_BRJ, its attention probs_BRJ, future_RJ (true where the key
-    comes after the query) and the head's own generator of random numbers."""
+    """Makes rows p_RJ of a head's pattern from its scores_BRJ, its attention probs_BRJ, hidden_RJ (true where the
+    query does not see the key) and the head's own generator of random numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from saf_titan.heads.names import Head
-from saf_titan.ops.attention_stats import map_heads
+from saf_titan.ops.attention_stats import cap_scores, hidden_keys, map_heads
 from saf_titan.saf.calibrate.capture import Batch, CapturableAttention, LayerCapture, Progress, capture_layers
 from saf_titan.saf.calibrate.exchange import HeadExchange, sum_over_ranks
 from saf_titan.saf.fit.content import RowMaker
@@ -75,7 +75,8 @@ def dense_patterns(
             u, item = share
             head = capture.heads[item]
             n, generator = place[layer, head], slot_generator(seed, layer * num_heads + head)
-            kl_N[n] = _fill_pattern(p_NTT[n], make_rows, q_BTUD[:, :, u] * scale, k_BTUD[:, :, u], generator)
+            q_BTD, k_BTD = q_BTUD[:, :, u] * scale, k_BTUD[:, :, u]
+            kl_N[n] = _fill_pattern(p_NTT[n], make_rows, q_BTD, k_BTD, capture, generator)
 
         map_heads(fill, enumerate(exchange.owned(len(capture.heads), exchange.rank, layer)), q_BTUD.device)
         done += len(capture.heads)
@@ -93,7 +94,9 @@ def dense_patterns(
     return DensePatterns(p_NTT, kl_N)
 
 
-def _fill_pattern(p_TT: Tensor, make_rows: RowMaker, q_BTD: Tensor, k_BTD: Tensor, generator: torch.Generator) -> float:
+def _fill_pattern(
+    p_TT: Tensor, make_rows: RowMaker, q_BTD: Tensor, k_BTD: Tensor, capture: LayerCapture, generator: torch.Generator
+) -> float:
     """Write one head's pattern to p_TT, block by block; returns its KL from the mean attention."""
     B, T, _ = q_BTD.shape
     tiny = torch.finfo(torch.float32).tiny
@@ -102,11 +105,11 @@ def _fill_pattern(p_TT: Tensor, make_rows: RowMaker, q_BTD: Tensor, k_BTD: Tenso
     total = 0.0
     for start in range(0, T, rows):
         stop = min(start + rows, T)
-        scores_BRJ = torch.bmm(q_BTD[:, start:stop], k_BTD[:, :stop].mT)
-        future_RJ = torch.ones(stop - start, stop, dtype=torch.bool, device=q_BTD.device).triu(start + 1)
-        probs_BRJ = scores_BRJ.masked_fill(future_RJ, -math.inf).softmax(2)
+        scores_BRJ = cap_scores(torch.bmm(q_BTD[:, start:stop], k_BTD[:, :stop].mT), capture.softcap)
+        hidden_RJ = hidden_keys(start, stop, capture.window, q_BTD.device)
+        probs_BRJ = scores_BRJ.masked_fill(hidden_RJ, -math.inf).softmax(2)
         mean_RJ = probs_BRJ.mean(0)
-        p_RJ = make_rows(scores_BRJ, probs_BRJ, future_RJ, generator).to(mean_RJ)
+        p_RJ = make_rows(scores_BRJ, probs_BRJ, hidden_RJ, generator).to(mean_RJ)
         p_TT[start:stop, :stop] = p_RJ
         log_ratio_RJ = mean_RJ.clamp(min=tiny).log() - p_RJ.clamp(min=tiny).log()
         total += (mean_RJ * log_ratio_RJ).sum(dtype=torch.float64).item()

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
@@ -21,6 +20,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from saf_titan.saf import container
 from saf_titan.saf.container import readable, write_file
+from saf_titan.saf.install.integrity import CheckedReader, DamagedCheckpoint, first_cause, read_index
 from saf_titan.saf.install.rows import (
     HeadShape,
     StaticRows,
@@ -35,25 +35,26 @@ from saf_titan.saf.plan.plan import StaticPlan
 _PLAN_PATH = ("train_state", "saf_plan")
 _MODEL_PATH = ("train_state", "saf_model")
 _PLAN_TENSOR = "saf_plan"
-_EXPORT, _EXPORT_VERSION = "compact_model", 1
+_EXPORT, _FULL, _VERSION = "compact_model", "full_model", 1
 
 
 def read_checkpoint(folder: Path, *, prefix: str = "") -> dict[str, Any]:
     """Everything in a checkpoint whose flat key begins with `prefix`, nested as it was saved.
 
-    Raises ValueError if the folder holds no complete checkpoint, or a damaged one.
+    Raises ValueError if the folder holds no complete checkpoint, or a damaged one; the message then names the file
+    and what it held.
     """
     require_complete(folder)
     state: dict[str, Any] = {}
     with _reading(folder):
-        metadata = dcp.FileSystemReader(folder).read_metadata()
+        metadata = read_index(folder)
         for key, entry in metadata.state_dict_metadata.items():
             if key.startswith(prefix):
                 value = None
                 if isinstance(entry, TensorStorageMetadata):
                     value = torch.empty(entry.size, dtype=entry.properties.dtype)
                 _set(state, metadata.planner_data[key], value)
-        dcp.load(state, checkpoint_id=folder, no_dist=True)
+        dcp.load(state, storage_reader=CheckedReader(folder), no_dist=True)
     return state
 
 
@@ -64,7 +65,7 @@ def load_weights(folder: Path, weights: dict[str, Tensor]) -> None:
     """
     require_complete(folder)
     with _reading(folder):
-        entries = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+        entries = read_index(folder).state_dict_metadata
     for name, weight in weights.items():
         entry = entries.get(name)
         if not isinstance(entry, TensorStorageMetadata) or entry.size != weight.shape:
@@ -76,7 +77,7 @@ def load_weights(folder: Path, weights: dict[str, Tensor]) -> None:
                 "is of another model"
             )
     with _reading(folder):
-        dcp.load(dict(weights), checkpoint_id=folder, no_dist=True)
+        dcp.load(dict(weights), storage_reader=CheckedReader(folder), no_dist=True)
 
 
 def write_checkpoint(state: dict[str, Any], folder: Path) -> None:
@@ -87,7 +88,7 @@ def write_checkpoint(state: dict[str, Any], folder: Path) -> None:
         try:
             dcp.save(state, checkpoint_id=folder, no_dist=True)
         except dcp.CheckpointException as error:
-            _, (cause, _) = error.failures.popitem()
+            cause = first_cause(error)
             raise OSError(f"{folder} cannot be written ({type(cause).__name__}: {cause})") from cause
 
 
@@ -120,40 +121,76 @@ def apply_plan(state: dict[str, Any], plan: StaticPlan, num_heads: int | None = 
     return changed
 
 
-def export_compact(folder: Path, out: Path, num_heads: int | None = None) -> tuple[int, int]:
-    """Write the weights of a frozen checkpoint to a safetensors file, without what static heads no longer use.
+def export_compact(source: Path, out: Path, num_heads: int | None = None) -> tuple[int, int]:
+    """Write the weights of a frozen model to a safetensors file, without what static heads no longer use.
 
-    A matrix that two names share is written once, under the first. Beside the weights the file has the tensor
-    `saf_plan`, the bytes of the plan's own file. `num_heads` is as in `apply_plan`. Returns the number of parameters
-    before and after. Raises ValueError if the checkpoint has no plan, or one of another model.
+    A matrix that two names share is written once, under the name of the embedding. Beside the weights the file has the
+    tensor `saf_plan`, the bytes of the plan's own file.
+
+    Args:
+        source: the folder of a trainer's checkpoint, or a file that `restore_full` wrote.
+        num_heads: as in `apply_plan`.
+
+    Returns the number of parameters before and after. Raises ValueError if there is no plan, or one of another model.
     """
-    state = read_checkpoint(folder)
-    section, key = _PLAN_PATH
-    if key not in state.get(section, {}):
-        raise ValueError(f"{folder} has no plan: only a checkpoint after a freeze has rows to leave out")
-    weights, plan = model_tensors(state), StaticPlan.from_bytes(state[section][key], source=f"the plan in {folder}")
-    shape = find_shape(weights, _num_heads(state, num_heads))
+    weights, plan, shape = _read_full(source, num_heads) if source.is_file() else _read_frozen(source, num_heads)
     _require_same_model(plan, shape, num_layers=count_layers(weights), seq_len=None)
     tied = _tied(weights)
     weights = {name: weight for name, weight in weights.items() if name not in tied}
     rows = StaticRows(plan, shape)
     _require_zero(weights, rows)
     compact = remove_rows(weights, rows)
-    plan_bytes = torch.frombuffer(bytearray(plan.to_bytes()), dtype=torch.uint8)
     header = {"shape": list(shape), "tied": tied}
-    write_file(out, container.pack(_EXPORT, _EXPORT_VERSION, header, compact | {_PLAN_TENSOR: plan_bytes}))
+    write_file(out, container.pack(_EXPORT, _VERSION, header, compact | {_PLAN_TENSOR: _as_tensor(plan)}))
     return sum(w.numel() for w in weights.values()), sum(w.numel() for w in compact.values())
 
 
 def restore_full(model: Path, out: Path) -> StaticPlan:
-    """Write what `export_compact` wrote with all rows again, zeros for the dead ones; returns the plan."""
-    header, tensors = container.unpack(container.read_file(model, _EXPORT), _EXPORT, _EXPORT_VERSION, source=str(model))
-    plan = StaticPlan.from_bytes(bytes(tensors.pop(_PLAN_TENSOR).numpy()), source=f"the plan in {model}")
+    """Write what `export_compact` wrote with all rows again, zeros for the dead ones; returns the plan.
+
+    The plan is in the new file as well, as the tensor `saf_plan`: without it the static heads, whose query and key
+    rows are zero, would attend uniformly. Under every other name the file has the tensor of the checkpoint.
+    """
+    header, tensors, plan = _unpack(model, _EXPORT)
     full = restore_rows(tensors, StaticRows(plan, HeadShape(*header["shape"])))
-    # safetensors refuses tensors that share memory
-    full |= {name: full[other].clone() for name, other in header["tied"].items()}
-    write_file(out, safetensors.torch.save(full))
+    full |= {name: full[other] for name, other in header["tied"].items()}
+    write_file(
+        out, container.pack(_FULL, _VERSION, {"shape": header["shape"]}, full | {_PLAN_TENSOR: _as_tensor(plan)})
+    )
     return plan
+
+
+def _read_frozen(folder: Path, num_heads: int | None) -> tuple[dict[str, Tensor], StaticPlan, HeadShape]:
+    """Weights, plan and head shape of a checkpoint after a freeze."""
+    state = read_checkpoint(folder)
+    section, key = _PLAN_PATH
+    if key not in state.get(section, {}):
+        raise ValueError(f"{folder} has no plan: only a checkpoint after a freeze has rows to leave out")
+    weights = model_tensors(state)
+    plan = StaticPlan.from_bytes(state[section][key], source=f"the plan in {folder}")
+    return weights, plan, find_shape(weights, _num_heads(state, num_heads))
+
+
+def _read_full(model: Path, num_heads: int | None) -> tuple[dict[str, Tensor], StaticPlan, HeadShape]:
+    """The same from a file of `restore_full`."""
+    header, weights, plan = _unpack(model, _FULL)
+    shape = HeadShape(*header["shape"])
+    if num_heads not in (None, shape.num_heads):
+        raise ValueError(
+            f"--num-heads {num_heads}, but {model} is of a model with {shape.num_heads} query heads a layer"
+        )
+    return weights, plan, shape
+
+
+def _unpack(model: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor], StaticPlan]:
+    """Header, weights and plan of a file of ours."""
+    header, tensors = container.unpack(container.read_file(model, kind), kind, _VERSION, source=str(model))
+    plan = StaticPlan.from_bytes(bytes(tensors.pop(_PLAN_TENSOR).numpy()), source=f"the plan in {model}")
+    return header, tensors, plan
+
+
+def _as_tensor(plan: StaticPlan) -> Tensor:
+    return torch.frombuffer(bytearray(plan.to_bytes()), dtype=torch.uint8)
 
 
 def _num_heads(state: Mapping[str, Any], given: int | None) -> int:
@@ -212,7 +249,8 @@ def _tied(weights: Mapping[str, Tensor]) -> dict[str, str]:
     """Names of matrices that have the same bytes as an earlier one, with its name: a checkpoint holds both."""
     first: dict[tuple[torch.Size, str], str] = {}
     tied = {}
-    for name, weight in weights.items():
+    # the order in which a file is read must not decide which of the names is kept
+    for name, weight in sorted(weights.items(), key=lambda item: ("embedding" not in item[0], item[0])):
         if weight.ndim == 2:
             content = hashlib.sha256(weight.contiguous().view(torch.uint8).numpy().data).hexdigest()
             other = first.setdefault((weight.shape, content), name)
@@ -229,8 +267,15 @@ def require_complete(folder: Path) -> None:
 
 @contextmanager
 def _reading(folder: Path) -> Iterator[None]:
-    with readable(folder, "checkpoint"), _one_process():
-        yield
+    try:
+        with readable(folder, "checkpoint"), _one_process():
+            try:
+                yield
+            except dcp.CheckpointException as error:
+                raise first_cause(error) from error
+    except ValueError as error:
+        # "is damaged", with file and tensor, says more than "is not readable"
+        raise (error.__cause__ if isinstance(error.__cause__, DamagedCheckpoint) else error) from error
 
 
 def _set(state: dict[str, Any], path: tuple[Any, ...], value: Tensor | None) -> None:

@@ -1,4 +1,4 @@
-"""Values that make up for a frozen pattern: a static head's value projection, solved again by ridge regression.
+"""Compensated values: solve the value projection of a static head again, by ridge regression.
 
 With the pattern fixed a static head still owns its value projection W. On calibration data the live head gave
 y = P x W^T; the frozen one gives P_fit x W^T. With z = P_fit x the rows that come nearest to the live output are
@@ -6,8 +6,8 @@ y = P x W^T; the frozen one gives P_fit x W^T. With z = P_fit x the rows that co
     argmin_W  |z W^T - y|^2 + strength * (tr(z^T z) / C) * |W - W_before|^2
 
 The penalty is relative to the mean square of z, so that `strength` has no unit. It is chosen for each head by two-fold
-cross-validation over sequences: rows solved on one half must bring the output nearer on the other. Whether the model
-gains by the new rows is for the caller to measure. Meant for heads frozen without further training.
+cross-validation over sequences: rows solved on one half must bring the output nearer on the other. The caller must
+measure whether the model gains by the new rows. This is for heads that are frozen without further training.
 
 Legend: B sequences, T time, C model dim, D head dim.
 """
@@ -34,7 +34,8 @@ Batch = TypeVar("Batch")
 class CompensableAttention(Protocol):
     """An attention layer whose live heads can be watched.
 
-    qkv_linear: a module called with x_BTC, whose `wv` is a linear map with one block of rows a head.
+    qkv_linear: a module called with x_BTC, whose `wv` is a linear map with one block of rows a head. Its bias, if
+        any, stays: the rows of a pattern sum to 1, so the bias reaches the output as it is.
     inner_attention: gives o_BTHD for all heads in natural order.
     """
 
@@ -188,7 +189,10 @@ class _HeadWatcher:
             pattern = prepare_pattern(*(x_T.unsqueeze(0).to(device) for x_T in self.head.pattern.vectors))
             self.halves = ValueRegression(pattern, wv_XC.shape[1], D), ValueRegression(pattern, wv_XC.shape[1], D)
             self.before_DC = wv_XC.detach()[self.head.head * D : (self.head.head + 1) * D].clone()
-        for x_TC, y_TD in zip(self._x_BTC, o_BTHD[:, :, self.head.head], strict=True):
+        y_BTD = o_BTHD[:, :, self.head.head]
+        if (bias_X := getattr(self.attention.qkv_linear.wv, "bias", None)) is not None:
+            y_BTD = y_BTD - bias_X.detach()[self.head.head * D : (self.head.head + 1) * D]
+        for x_TC, y_TD in zip(self._x_BTC, y_BTD, strict=True):
             self.halves[self._next_half].add(x_TC.unsqueeze(0), y_TD.unsqueeze(0))
             self._next_half = 1 - self._next_half
         self._x_BTC = None

@@ -36,7 +36,7 @@ class Projections(Protocol):
 
 
 class FreezableAttention(PatternedLayer, Protocol):
-    """What installation asks of an attention layer."""
+    """What `install` and `zero_unused_weights` need of an attention layer."""
 
     wo: nn.Linear
 
@@ -62,7 +62,7 @@ def install(attentions: Sequence[FreezableAttention], plan: StaticPlan | None) -
 
 @dataclass(frozen=True)
 class Overwritten:
-    """What stood in weights and moments before they were changed, this rank's share of it."""
+    """The former values of changed weights and moments, of this rank's shards."""
 
     pieces: tuple[tuple[Tensor, Tensor, Tensor], ...]
     """(local tensor, mask of its changed elements, their values)."""
@@ -124,14 +124,14 @@ def _moments(weight: Tensor, optimizer_state: OptimizerState) -> Iterator[Tensor
 
 
 def _local_slices(tensor: Tensor, dim: int, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """This rank's part of a plain or sharded matrix, and a mask of the elements of whole rows (columns) in it."""
+    """Return this rank's part of a plain or sharded matrix, and a mask of the given rows (columns) in that part."""
     mask = torch.zeros(tensor.shape, dtype=torch.bool, device=tensor.device)
     mask.index_fill_(dim, indices.to(tensor.device), True)
     return _local(tensor, tensor), _local(mask, tensor)
 
 
 def _local(tensor: Tensor, like: Tensor) -> Tensor:
-    """This rank's part of a tensor of the shape of ``like``, sharded as that is."""
+    """Return this rank's part of a tensor, sharded in the way that ``like`` of the same shape is sharded."""
     if isinstance(tensor, DTensor):
         return tensor.to_local()
     if isinstance(like, DTensor):

@@ -1,4 +1,4 @@
-"""Patterns that go on learning: alpha and rho of static heads under an AdamW of their own, without decay.
+"""Train the patterns: alpha and rho of static heads are updated by an AdamW of their own, without decay.
 
 The gradients are those of the prepared patterns' logits: preparing shifts alpha and rho by constants (the gauge), so
 the derivative by the shifted and by the plain vectors is the same. After each update the patterns are prepared anew.
@@ -84,7 +84,7 @@ class PatternTraining:
         }
 
     def load_moments(self, moments: Mapping[str, Tensor]) -> None:
-        """Inverse of :meth:`moments`; heads that have none there begin without, others' are ignored."""
+        """Load what :meth:`moments` returned. Heads without saved moments start with none; other heads' are ignored."""
         for prefix, vector_T in self._named_vectors():
             state = {name.removeprefix(prefix): x.clone() for name, x in moments.items() if name.startswith(prefix)}
             if state:

@@ -1,4 +1,4 @@
-"""What static heads no longer use in a set of named weights: zeroed, removed, and put back.
+"""Zero, remove and restore the rows and columns that static heads no longer use, in a set of named weights.
 
 Which rows and columns these are is decided in `heads.kv_groups.unused_heads`. Names are torchtitan's:
 `layers.<l>.attention.<...>wq.weight` and so on, alone or as part of an optimizer's names.
@@ -30,7 +30,7 @@ class HeadShape(NamedTuple):
 
 
 def find_shape(tensors: Mapping[str, Tensor], num_heads: int) -> HeadShape:
-    """The shape of a model from its weights and the number of its query heads, the one thing weights do not tell.
+    """Find the shape of a model from its weights and its number of query heads, which weights do not tell.
 
     Raises ValueError if there are no projections of the expected names, or num_heads cannot be right.
     """
@@ -49,7 +49,7 @@ def find_shape(tensors: Mapping[str, Tensor], num_heads: int) -> HeadShape:
 
 
 def count_layers(tensors: Mapping[str, Tensor]) -> int:
-    """The number of layers, from the names of their projections."""
+    """Count the layers by the names of their projections."""
     return 1 + max((int(match[1]) for name in tensors if (match := _WEIGHT.search(name))), default=-1)
 
 
@@ -72,9 +72,9 @@ class StaticRows:
         }
 
     def live(self, name: str) -> tuple[int, Tensor] | None:
-        """Along which dimension a tensor is divided into heads, and which of its entries there are in use (bool).
+        """Return the dimension along which a tensor is divided into heads, and a mask of its entries that are in use.
 
-        None if all are, or the tensor is no projection.
+        Returns None if all entries are in use, or if the tensor is no projection.
         """
         match = _WEIGHT.search(name)
         if match is None or int(match[1]) not in self._unused:
@@ -91,7 +91,7 @@ def zero_rows(tensors: Mapping[str, Tensor], rows: StaticRows) -> list[str]:
     """Zero the static rows of weights and moments in place; returns the names of the changed tensors."""
     changed = []
     for name, tensor in tensors.items():
-        # an optimizer also has scalars by that name
+        # the optimizer also has scalars under such names
         if tensor.ndim == 2 and (found := rows.live(name)):
             dim, live = found
             tensor.index_fill_(dim, (~live).nonzero().flatten(), 0)

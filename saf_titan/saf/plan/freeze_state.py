@@ -1,4 +1,4 @@
-"""What freezing must remember beside the plan, for the checkpoint: of the schedule, the selector and the patterns."""
+"""The state of a freeze beside its plan, kept in checkpoints: of the schedule, the selector and trained patterns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AVERAGE, _PATTERNS = "gradient.average_LH", "patterns."
 
 @dataclass(frozen=True)
 class FreezeState:
-    """Each part as its owner's state dict; empty where there is nothing to remember."""
+    """The state dicts of the three parts; a part without state is empty."""
 
     schedule: dict[str, Any] = field(default_factory=dict)
     gradient: dict[str, Any] = field(default_factory=dict)

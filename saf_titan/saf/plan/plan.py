@@ -1,6 +1,6 @@
 """The plan of static heads: which heads are static, with which pattern, and why. Plain data, stored with the model.
 
-Legend: N static heads, H static heads of one layer, T time.
+Legend: N static heads of the model, T time.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class StaticPlan:
         return {layer: tuple(group) for layer, group in groupby(self.heads, key=lambda head: head.layer)}
 
     def extended_by(self, later: StaticPlan) -> StaticPlan:
-        """The plan after a later event added heads to this one (a ramp): everything but the heads is the later's.
+        """Return the plan after a later event of a ramp added heads; all other fields are those of `later`.
 
         Raises ValueError if the fits differ in length, the contents differ, or a head is in both.
         """

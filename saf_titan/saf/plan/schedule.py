@@ -25,19 +25,19 @@ class Schedule(Protocol):
     """Whether `judge` must be called after each freeze."""
 
     def next_rate(self, step: int, rate: float) -> float | None:
-        """The share of heads to make static now, after `step` steps; None if nothing is due.
+        """Return the share of heads to make static now, after `step` steps; None if no freeze is due.
 
-        Asking changes nothing: a checkpoint may be written, and resumed from, between the question and the freeze.
+        The call changes no state, so a checkpoint may be written and resumed between the call and the freeze.
 
-        rate: `StaticPlan.rate` of the plan so far, 0 without one: the rate that was asked for. The share that is
-            static may be smaller, by rounding or a shortfall, and must not ask for the same freeze again.
+        rate: `StaticPlan.rate` of the plan so far, 0 without a plan. It is the requested rate: the share of heads that
+            are static may be smaller, by rounding or a shortfall, and must not lead to the same freeze again.
         """
 
     def judge(self, step: int, loss_before: float, loss_after: float) -> bool:
-        """True if the freeze just made stays, False if it must be undone."""
+        """Return True if the latest freeze stays, False if it must be undone."""
 
     def end(self, rate: float) -> str | None:
-        """Why no more freezes will come, with `rate` as in `next_rate`; None while some may."""
+        """Return the reason why no more freezes will come, or None; `rate` is as in `next_rate`."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -59,7 +59,7 @@ class FixedSchedule:
         self.events = tuple(events)
 
     def next_rate(self, step: int, rate: float) -> float | None:
-        # the plan's rate tells which events are past: there is no state of its own
+        # the rate of the plan says which events are past, so this schedule needs no state
         due = [event_rate for event_step, event_rate in self.events if event_step <= step]
         return due[-1] if due and due[-1] > rate else None
 
@@ -67,7 +67,7 @@ class FixedSchedule:
         return True
 
     def end(self, rate: float) -> str | None:
-        # the events are known beforehand
+        # the user knows the events beforehand, so there is nothing to report
         return None
 
     def state_dict(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def ramp(start: int, stop: int, rate: float, interval: int) -> FixedSchedule:
 
 @dataclass(frozen=True)
 class LossBudget:
-    """How much held-out loss may be spent on static heads, and in which portions."""
+    """How far the held-out loss may rise for static heads, and in which steps."""
 
     start: int
     """Steps before the first freeze."""
@@ -119,9 +119,9 @@ class LossBudget:
 class LossBudgetSchedule:
     """Freeze a little more each interval while the paired held-out loss stays within a budget.
 
-    The damage of a freeze is log(loss after / loss before), on the same sequences. A gain counts as no damage: it is
-    noise, and must not pay for later heads. A freeze that would overdraw the budget is undone, and the next one is
-    half as large, though never less than one head.
+    The damage of a freeze is log(loss after / loss before), on the same sequences. A fall of the loss counts as
+    zero damage: it is noise, and must not pay for later heads. A freeze that would overdraw the budget is undone, and
+    the next one is half as large, though never less than one head.
     """
 
     measures = True
@@ -142,7 +142,7 @@ class LossBudgetSchedule:
             return None
         wanted = rate + self.increment
         if self._count(wanted) == self._count(rate):
-            # less than a head: from here it would be the same heads for ever
+            # the increment is less than one head, so without this the schedule would ask for the same heads for ever
             wanted = (self._count(rate) + 1) / self.config.num_heads
         return min(wanted, self.config.max_rate)
 

@@ -46,6 +46,8 @@ class Selector:
     """One of `GROUPS`."""
     doc: str
     """One sentence for help and guides."""
+    reason: str
+    """Why a head was chosen, as the report says it: "these heads were chosen because ..."."""
     measure: Callable[[Probe[Any]], Mapping[str, Tensor]] | None = None
     """Measures scores (L, H) that the statistics of queries and keys do not give, by name; None if they suffice."""
     watches_gradients: bool = False

@@ -15,8 +15,8 @@ from saf_titan.saf.plan.plan import StaticPlan
 def save_picture(path: str | Path, plan: StaticPlan, calibration: Calibration) -> None:
     """Write a heat map, layer by head, as PNG (or whatever the suffix of the path says).
 
-    The colour is the score the plan was made by, or the variance for a selector without scores; grey heads were static
-    before. Circles are the plan's heads, crosses those it skipped.
+    The colour is the score the plan was made by, or the variance for a selector without scores; grey heads were
+    static before. Circles are the plan's heads, crosses those it skipped.
     """
     table = calibration.all_scores()
     name = plan.selector if plan.selector in table else "variance"

@@ -1,7 +1,12 @@
-"""Blocked attention statistics against the dense float64 oracle, and their known values on known heads."""
+"""Blocked attention statistics against the dense float64 oracle, and their known values on known heads.
+
+Covers ops/attention_stats/blocked.py, ops/attention_stats/heads.py, ops/attention_stats/naive.py,
+ops/attention_stats/op.py, ops/attention_stats/stats.py.
+"""
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -52,6 +57,24 @@ def test_scale_replaces_the_default() -> None:
     q, k = queries_and_keys(20)
     assert_stats_close(attention_stats(q, k, scale=0.7), attention_stats_naive(q, k, scale=0.7), 1e-12)
     assert not torch.allclose(attention_stats(q, k, scale=0.7).kl_H, attention_stats(q, k).kl_H)
+
+
+@pytest.mark.parametrize(("window", "softcap"), [(2, None), (17, None), (200, None), (None, 0.8), (17, 0.8)])
+@pytest.mark.parametrize("row_block", [16, 200])
+def test_window_and_softcap(window: int | None, softcap: float | None, row_block: int) -> None:
+    q, k = queries_and_keys(97, K=2)
+    rule = {"window": window, "softcap": softcap}
+    expected = attention_stats_naive(q, k, **rule, map_size=16)
+    assert_stats_close(attention_stats_blocked(q, k, **rule, row_block=row_block, map_size=16), expected, 1e-12)
+    if window:
+        assert not expected.diagonal_mass_HT[:, window:].any()
+    assert expected.entropy_H.max() <= 1
+
+
+@pytest.mark.parametrize("rule", [{"window": 1}, {"softcap": 0.0}, {"window": 8, "backend": "triton"}])
+def test_windows_and_softcaps_that_cannot_be(rule: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(rule))):
+        attention_stats(*queries_and_keys(20), **rule)
 
 
 def test_small_variance_keeps_its_digits_in_float32() -> None:

@@ -1,4 +1,7 @@
-"""The Triton path in Triton's interpreter, against the dense float64 oracle."""
+"""The Triton path in Triton's interpreter, against the dense float64 oracle.
+
+Covers ops/attention_stats/triton.py.
+"""
 
 from collections.abc import Iterator
 from types import ModuleType

@@ -1,4 +1,7 @@
-"""Calibration: one forward a batch, statistics of the right heads, the same numbers on every number of ranks."""
+"""Calibration: one forward a batch, statistics of the right heads, the same numbers on every number of ranks.
+
+Covers saf/calibrate/calibration.py, saf/calibrate/capture.py, saf/calibrate/exchange.py.
+"""
 
 from pathlib import Path
 
@@ -93,7 +96,7 @@ def test_impossible_calibrations_are_refused() -> None:
         calibrate(model.attentions, [0, 1], lambda i: model.attentions[0](sequences(2)) if i else None)
     with pytest.raises(ValueError, match="positions has 3 entries for 2 calibration sequences"):
         calibrate(model.attentions, [sequences(2)], model, positions=range(3))
-    with pytest.raises(ValueError, match="3 live heads are not evenly grouped over 2 key heads"):
+    with pytest.raises(ValueError, match="3 live heads are not evenly grouped over 2 kv heads"):
         calibrate(
             model.attentions,
             [sequences(2)],

@@ -1,4 +1,7 @@
-"""Pattern contents: what each one is, and that random ones do not depend on the company."""
+"""Pattern contents: what each one is, and that random ones do not depend on the company.
+
+Covers saf/fit/content.py, saf/fit/registry.py, saf/fit/slots.py.
+"""
 
 import torch
 

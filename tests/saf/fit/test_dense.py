@@ -1,4 +1,7 @@
-"""Dense contents against their definitions, on every number of ranks, in plans and under their limit."""
+"""Dense contents against their definitions, on every number of ranks, in plans and under their limit.
+
+Covers saf/fit/dense_memory.py.
+"""
 
 from __future__ import annotations
 

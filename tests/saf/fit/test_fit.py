@@ -1,4 +1,7 @@
-"""The compact fit: recovery, optimality, exact KL from O(T) statistics, and degenerate heads."""
+"""The compact fit: recovery, optimality, exact KL from O(T) statistics, and degenerate heads.
+
+Covers saf/fit/lbfgs.py, saf/fit/method.py.
+"""
 
 import pytest
 import torch

@@ -1,4 +1,7 @@
-"""Every selector and every content that the settings name makes a plan, and the registries serve help and guides."""
+"""Every selector and every content that the settings name makes a plan, and the registries serve help and guides.
+
+Covers saf/select/registry.py, saf/select/selector.py.
+"""
 
 import subprocess
 import sys

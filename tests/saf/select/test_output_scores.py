@@ -1,4 +1,7 @@
-"""Scores of what heads add to the residual stream, against their definitions on dense attention."""
+"""Scores of what heads add to the residual stream, against their definitions on dense attention.
+
+Covers saf/calibrate/watch.py.
+"""
 
 import dataclasses
 

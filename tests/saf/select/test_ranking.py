@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from saf_titan.heads.counts import head_count
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.select.ranking import measured_scores, rank_heads
 from tests.saf.fake_model import FakeModel, sequences
@@ -25,30 +24,6 @@ def test_static_heads_and_excluded_layers_are_not_ranked() -> None:
     assert rank_heads(table, exclude_layers=[1]) == [(2, 0), (0, 1)]
     with pytest.raises(ValueError, match=r"layers \[3\], the model has layers 0 to 2"):
         rank_heads(table, exclude_layers=[1, 3])
-
-
-@pytest.mark.parametrize(
-    ("total", "rate", "rounding", "expected"),
-    [
-        (144, 0.25, "floor", 36),
-        (144, 0.1, "floor", 14),
-        (144, 0.1, "round", 14),
-        (100, 0.29, "floor", 29),  # int(0.29 * 100) is 28
-        (10, 0.25, "round", 3),
-        (10, 0.25, "floor", 2),
-        (32, 1, "round", 32),
-        (32, 0, "round", 0),
-    ],
-)
-def test_head_count(total: int, rate: float, rounding: str, expected: int) -> None:
-    assert head_count(total, rate, rounding) == expected  # type: ignore[arg-type]
-
-
-def test_impossible_counts_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"must be in \[0, 1\], got 25"):
-        head_count(10, 25)
-    with pytest.raises(ValueError, match="unknown rounding 'ceil'"):
-        head_count(10, 0.5, "ceil")  # type: ignore[arg-type]
 
 
 def test_scores_by_name() -> None:

@@ -11,10 +11,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def _rows(scores_BRJ: Tensor, probs_BRJ: Tensor, future_RJ: Tensor, generator: torch.Generator) -> Tensor:
+def _rows(scores_BRJ: Tensor, probs_BRJ: Tensor, hidden_RJ: Tensor, generator: torch.Generator) -> Tensor:
     return probs_BRJ.mean(0)
 
 
 CONTENT = DenseContent(
-    name="dense_mean", doc="the mean attention over sequences, which the compact fit approximates", rows=_rows
+    name="dense_mean",
+    doc="the mean attention over sequences, which the compact fit approximates",
+    replacement="their mean attention",
+    rows=_rows,
 )

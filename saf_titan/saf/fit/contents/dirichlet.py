@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SCALE, _RANGE = 16.0, (1e-2, 1e6)
 
 
-def _rows(scores_BRJ: Tensor, probs_BRJ: Tensor, future_RJ: Tensor, generator: torch.Generator) -> Tensor:
+def _rows(scores_BRJ: Tensor, probs_BRJ: Tensor, hidden_RJ: Tensor, generator: torch.Generator) -> Tensor:
     import torch
 
     # gamma variates are drawn on the CPU, where the generator is
@@ -25,12 +25,13 @@ def _rows(scores_BRJ: Tensor, probs_BRJ: Tensor, future_RJ: Tensor, generator: t
     spread_R1 = variance_RJ.sum(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
     precision_R1 = (1 - mean_RJ.square().sum(1, keepdim=True)) / spread_R1 - 1
     parameters_RJ = (_SCALE * precision_R1 * mean_RJ).clamp(*_RANGE)
-    drawn_RJ = torch._standard_gamma(parameters_RJ, generator=generator).masked_fill(future_RJ.cpu(), 0.0)
+    drawn_RJ = torch._standard_gamma(parameters_RJ, generator=generator).masked_fill(hidden_RJ.cpu(), 0.0)
     return drawn_RJ / drawn_RJ.sum(1, keepdim=True)
 
 
 CONTENT = DenseContent(
     name="dirichlet",
     doc="one draw of every row from the Dirichlet distribution with its mean and 16 times its precision",
+    replacement="a pattern drawn from the moments of their attention, as a control",
     rows=_rows,
 )

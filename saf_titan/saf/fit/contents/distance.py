@@ -22,5 +22,8 @@ def _parameters(calibration: Calibration, heads: Sequence[Head], seed: int) -> t
 
 
 CONTENT = CompactContent(
-    name="distance", doc="the best fit that depends on the distance alone (alpha = 0)", parameters=_parameters
+    name="distance",
+    doc="the best fit that depends on the distance alone (alpha = 0)",
+    replacement="a fixed pattern that depends on the distance alone, as a control",
+    parameters=_parameters,
 )

@@ -12,14 +12,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def _rows(scores_BRJ: Tensor, probs_BRJ: Tensor, future_RJ: Tensor, generator: torch.Generator) -> Tensor:
+def _rows(scores_BRJ: Tensor, probs_BRJ: Tensor, hidden_RJ: Tensor, generator: torch.Generator) -> Tensor:
     import torch
 
-    noise_RJ = torch.randn(future_RJ.shape, generator=generator).to(scores_BRJ)
+    noise_RJ = torch.randn(hidden_RJ.shape, generator=generator).to(scores_BRJ)
     drawn_RJ = scores_BRJ.mean(0) + scores_BRJ.std(0) * noise_RJ
-    return drawn_RJ.masked_fill(future_RJ, -math.inf).softmax(1)
+    return drawn_RJ.masked_fill(hidden_RJ, -math.inf).softmax(1)
 
 
 CONTENT = DenseContent(
-    name="gaussian", doc="softmax of one draw of every cell from N(mean score, variance of the score)", rows=_rows
+    name="gaussian",
+    doc="softmax of one draw of every cell from N(mean score, variance of the score)",
+    replacement="a pattern drawn from the moments of their scores, as a control",
+    rows=_rows,
 )

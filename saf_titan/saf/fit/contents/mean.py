@@ -2,4 +2,8 @@
 
 from saf_titan.saf.fit.content import CompactContent
 
-CONTENT = CompactContent(name="mean", doc="the compact fit to the head's mean attention; the published default")
+CONTENT = CompactContent(
+    name="mean",
+    doc="the compact fit to the head's mean attention; the published default",
+    replacement="a fixed pattern, fitted to their mean attention",
+)

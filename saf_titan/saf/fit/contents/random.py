@@ -32,5 +32,6 @@ def _parameters(calibration: Calibration, heads: Sequence[Head], seed: int) -> t
 CONTENT = CompactContent(
     name="random",
     doc="alpha and rho drawn from N(0, 1), a fixed draw for each place in the model",
+    replacement="a random fixed pattern, as a control",
     parameters=_parameters,
 )

@@ -12,8 +12,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def _rows(scores_BRJ: Tensor, probs_BRJ: Tensor, future_RJ: Tensor, generator: torch.Generator) -> Tensor:
-    return scores_BRJ.mean(0).masked_fill(future_RJ, -math.inf).softmax(1)
+def _rows(scores_BRJ: Tensor, probs_BRJ: Tensor, hidden_RJ: Tensor, generator: torch.Generator) -> Tensor:
+    return scores_BRJ.mean(0).masked_fill(hidden_RJ, -math.inf).softmax(1)
 
 
-CONTENT = DenseContent(name="sharp", doc="softmax of the mean score over sequences", rows=_rows)
+CONTENT = DenseContent(
+    name="sharp",
+    doc="softmax of the mean score over sequences",
+    replacement="the softmax of their mean scores, as a control",
+    rows=_rows,
+)

@@ -21,4 +21,9 @@ def _parameters(calibration: Calibration, heads: Sequence[Head], seed: int) -> t
     return zeros_NT, zeros_NT.clone()
 
 
-CONTENT = CompactContent(name="uniform", doc="equal weight on every key up to the query", parameters=_parameters)
+CONTENT = CompactContent(
+    name="uniform",
+    doc="equal weight on every key up to the query",
+    replacement="equal attention to all earlier tokens, as a control",
+    parameters=_parameters,
+)

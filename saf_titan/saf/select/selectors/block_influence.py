@@ -6,5 +6,6 @@ SELECTOR = Selector(
     name="block_influence",
     group="output",
     doc="1 - the mean cosine of the residual stream with and without the replacement",
+    reason="the output of their layer depended least on their attention",
     measure=lambda probe: probe.output_scores,
 )

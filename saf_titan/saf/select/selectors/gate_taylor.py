@@ -28,5 +28,6 @@ SELECTOR = Selector(
     name="gate_taylor",
     group="loss",
     doc="change of the loss when the head's output is scaled a little; made for pruning",
+    reason="the loss depended least on their output",
     measure=_measure,
 )

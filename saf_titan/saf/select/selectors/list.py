@@ -19,4 +19,10 @@ def _rank(calibration: Calibration, settings: SelectionSettings) -> Ranking:
     )
 
 
-SELECTOR = Selector(name="list", group="comparison", doc="exactly the heads named in `heads`", rank=_rank)
+SELECTOR = Selector(
+    name="list",
+    group="comparison",
+    doc="exactly the heads named in `heads`",
+    reason="the configuration names them",
+    rank=_rank,
+)

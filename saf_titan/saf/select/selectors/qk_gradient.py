@@ -23,6 +23,7 @@ SELECTOR = Selector(
     name="qk_gradient",
     group="training",
     doc="moving average of the gradients of the head's query and key weights over the steps before the freeze",
+    reason="their queries and keys were learning least",
     measure=_measure,
     watches_gradients=True,
 )

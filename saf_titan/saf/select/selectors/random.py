@@ -17,4 +17,10 @@ def _rank(calibration: Calibration, settings: SelectionSettings) -> Ranking:
     return Ranking("random", scores_LH, rank_heads(scores_LH, exclude_layers=settings.exclude_layers))
 
 
-SELECTOR = Selector(name="random", group="comparison", doc="a random order, drawn with `seed`", rank=_rank)
+SELECTOR = Selector(
+    name="random",
+    group="comparison",
+    doc="a random order, drawn with `seed`",
+    reason="they were drawn at random, as a control",
+    rank=_rank,
+)

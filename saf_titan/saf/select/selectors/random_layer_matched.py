@@ -25,5 +25,6 @@ SELECTOR = Selector(
     name="random_layer_matched",
     group="comparison",
     doc="a random order with as many heads in each layer as `variance` would choose",
+    reason="they were drawn at random, as many in each layer as variance would choose",
     rank=_rank,
 )

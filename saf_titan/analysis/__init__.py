@@ -1,0 +1,1 @@
+"""Metrics of attention as pure functions. Inputs are never modified."""

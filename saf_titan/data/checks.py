@@ -1,0 +1,103 @@
+"""The data of a run, looked at before anything is built: what is there, and what the run lacks. Imports no torch."""
+
+from pathlib import Path
+
+from saf_titan.config import Problem, RunConfig, calibration_sequences, data_parallel_size
+from saf_titan.data.corpus import Corpus, open_corpus
+from saf_titan.data.windows import Split, split_windows
+
+MOST_SAMPLED = 100_000
+"""Ids at the start of each file that are compared with the vocabulary before the start."""
+
+
+def inspect_data(run: RunConfig, world_size: int) -> tuple[list[str], list[Problem]]:
+    """Look at headers, sizes and a sample of the ids of the run's data.
+
+    Returns lines that say what the run will read, and everything that would stop it; no lines where the data cannot be
+    read at all.
+    """
+    path = Path(run.data.path)
+    try:
+        corpus = open_corpus(path, vocab_size=run.data.vocab_size)
+    except (ValueError, OSError) as error:
+        return [], [Problem("", "data.path", run.data.path, str(error))]
+    problems = _vocabulary_problems(run, corpus)
+    splits: list[tuple[Split, bool]] = [
+        ("train", True),
+        ("calibration", run.saf.enable),
+        ("validation", run.validator.enable),
+    ]
+    windows = {split: _num_windows(run, corpus, split, problems) for split, needed in splits if needed}
+    if run.data.verify and not corpus.has_digests:
+        problems.append(
+            Problem("", "data.verify", "true", f"{path} has no manifest.json with digests to compare; set it to false")
+        )
+    if run.saf.enable and windows["calibration"]:
+        wanted = calibration_sequences(run, data_parallel_size(run, world_size))
+        problems += lacking_calibration(run, wanted, windows["calibration"])
+    return _lines(run, world_size, corpus, windows), problems
+
+
+def lacking_calibration(run: RunConfig, wanted: int, num_windows: int) -> list[Problem]:
+    """Return one problem if there are fewer windows for calibration than the `wanted` sequences, otherwise none."""
+    if num_windows >= wanted:
+        return []
+    asked = run.saf.calibration_sequences
+    raised = "" if wanted == asked else f"becomes {wanted} on this number of ranks, but "
+    message = (
+        f"{raised}the calibration half of the held-out tokens in {run.data.path} has {num_windows} windows of "
+        f"{run.training.seq_len} tokens; lower it, or tokenize with more --val-tokens"
+    )
+    return [Problem("", "saf.calibration_sequences", str(asked), message)]
+
+
+def _vocabulary_problems(run: RunConfig, corpus: Corpus) -> list[Problem]:
+    rows = run.shape.vocab_size
+    if rows < corpus.vocab_size:
+        message = f"{corpus.path} has a vocabulary of {corpus.vocab_size}; set it to {corpus.vocab_size} or more"
+        return [Problem("", "model.vocab_size", str(rows), message)]
+    try:
+        for split in corpus.segments:
+            stream = corpus.stream(split)
+            for array, end in zip(stream.arrays, stream.ends, strict=True):
+                first = end - len(array)
+                stream.read(first, min(end, first + MOST_SAMPLED))
+    except ValueError as error:
+        return [Problem("", "data.path", run.data.path, str(error))]
+    return []
+
+
+def _num_windows(run: RunConfig, corpus: Corpus, split: Split, problems: list[Problem]) -> int:
+    """Return the number of windows of a split; if there are none, return 0 and add a problem."""
+    seq_len = run.training.seq_len
+    try:
+        return split_windows(corpus.num_tokens("train" if split == "train" else "val"), split, seq_len)[1]
+    except ValueError as error:
+        problems.append(Problem("", "data.path", run.data.path, str(error)))
+        return 0
+
+
+def _lines(run: RunConfig, world_size: int, corpus: Corpus, windows: dict[Split, int]) -> list[str]:
+    seq_len = run.training.seq_len
+    eot = f"end-of-text id {corpus.eot}" if corpus.eot is not None else "no end-of-text id is known"
+    lines = [
+        f"{corpus.path}: {corpus.num_tokens('train'):,} training tokens, {corpus.num_tokens('val'):,} held out; "
+        f"vocabulary {corpus.vocab_size:,}, {eot}",
+        f"held-out tokens: {corpus.validation}; windows are cut across the borders of documents",
+    ]
+    if corpus.unused:
+        lines.append(f"not read, as their names have neither train nor val: {', '.join(corpus.unused)}")
+    if windows["train"]:
+        epoch = windows["train"] * seq_len
+        epochs = run.tokens_per_step(data_parallel_size(run, world_size)) * run.training.steps / epoch
+        lines.append(f"{epochs:.3g} epochs over the training tokens ({windows['train']:,} windows of {seq_len:,})")
+    if windows.get("validation"):
+        num_windows = windows["validation"]
+        if run.validator.tokens:
+            num_windows = min(num_windows, max(1, run.validator.tokens // seq_len))
+        lines.append(
+            f"validation on {num_windows * seq_len:,} tokens, the same ones each time and on any number of ranks"
+        )
+        if num_windows * seq_len < run.validator.tokens - seq_len:
+            lines[-1] += f" (all there are of the validator.tokens = {run.validator.tokens:,} asked for)"
+    return lines

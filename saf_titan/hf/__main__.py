@@ -1,0 +1,179 @@
+"""Static heads in models of Hugging Face transformers.
+
+    python -m saf_titan.hf calibrate MODEL_DIR --text FILE --sequences 16 --length 512 --out stats.safetensors
+    python -m saf_titan.saf select stats.safetensors --rate 0.1 --out plan.safetensors
+    python -m saf_titan.hf perplexity MODEL_DIR --text FILE --plan plan.safetensors
+    python -m saf_titan.hf freeze MODEL_DIR --plan plan.safetensors --out FROZEN_DIR
+
+MODEL_DIR is a folder that transformers' save_pretrained wrote, or a .gguf file. The other commands of
+`python -m saf_titan.saf` (show, diff, explain, fit) take these statistics and plans as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from transformers.utils import logging
+
+from saf_titan.fields.command_line import Parser, run_command, value_of
+from saf_titan.fields.convert import field_types
+from saf_titan.fields.ranges import Range
+from saf_titan.hf.measure import calibrate_model, compensate, text_loss, write_values
+from saf_titan.hf.model import copy_tokenizer, load
+from saf_titan.hf.text import Windows, shard_windows, text_windows
+from saf_titan.saf.calibrate.progress import TimedProgress
+from saf_titan.saf.plan.plan import StaticPlan
+from saf_titan.saf.plan.settings import PlanSettings
+
+
+def calibrate(args: argparse.Namespace) -> int:
+    model = _load(args.model)
+    windows = _windows(args, model)
+    calibration = calibrate_model(
+        model,
+        windows.tokens_NT,
+        positions=windows.positions,
+        source=windows.source,
+        selectors=args.selector,
+        progress=_progress(),
+    )
+    calibration.save(args.out)
+    print(
+        f"{int(calibration.live_LH.sum())} live heads on {len(windows.tokens_NT)} sequences of {args.length} tokens; "
+        f"scores {', '.join(calibration.all_scores())}; wrote {args.out}"
+    )
+    return 0
+
+
+def freeze(args: argparse.Namespace) -> int:
+    plan = StaticPlan.load(args.plan)
+    if args.out.exists():
+        raise ValueError(f"{args.out} exists already; choose another folder or remove it")
+    if args.compensate and args.text is None and args.data is None:
+        raise ValueError("--compensate solves the values on sequences: give --text or --data")
+    model = _load(args.model)
+    _require_no_plan(model, args.model)
+    rows: Any = {}
+    if args.compensate:
+        args.sequences, args.length = args.sequences or plan.record.num_sequences, args.length or plan.T_fit
+        rows = compensate(model, _windows(args, model).tokens_NT, plan)
+    model.set_plan(plan)
+    write_values(model, rows)
+    model.zero_unused_weights()
+    model.save_pretrained(args.out)
+    copy_tokenizer(args.model, args.out)
+    changed = f", new values for {len(rows)} of them" if args.compensate else ""
+    print(f"{len(plan.heads)} static heads{changed}; wrote {args.out}")
+    return 0
+
+
+def perplexity(args: argparse.Namespace) -> int:
+    plan = StaticPlan.load(args.plan) if args.plan else None
+    model = _load(args.model)
+    if plan is not None:
+        _require_no_plan(model, args.model)
+    longest = plan.T_fit if plan else model.plan.T_fit if model.plan else 512
+    args.length = args.length or min(longest, getattr(model.config, "max_position_embeddings", longest))
+    windows = _windows(args, model)
+    before = text_loss(model, windows.tokens_NT, _progress())
+    name = "static heads" if model.plan is not None else "ordinary attention"
+    print(f"{len(windows.tokens_NT)} windows of {args.length} tokens, {before.num_tokens:,} predicted")
+    print(f"{name:<20}NLL {before.nll:.5f}  perplexity {before.perplexity:.3f}")
+    if plan is not None:
+        model.set_plan(plan)
+        after = text_loss(model, windows.tokens_NT, _progress())
+        change = 100 * (after.perplexity / before.perplexity - 1)
+        print(
+            f"{f'{len(plan.heads)} static heads':<20}NLL {after.nll:.5f}  perplexity {after.perplexity:.3f}  "
+            f"change {after.nll - before.nll:+.5f} nat, perplexity {change:+.2f} %"
+        )
+    return 0
+
+
+def _load(name: str) -> Any:
+    logging.disable_progress_bar()
+    if not Path(name).exists():
+        raise ValueError(f"{name} does not exist: give the folder of a model, or a .gguf file")
+    return load(name).eval()
+
+
+def _require_no_plan(model: Any, name: str) -> None:
+    if model.plan is not None:
+        raise ValueError(f"{name} has a plan of {len(model.plan.heads)} static heads already: give the ordinary model")
+
+
+def _windows(args: argparse.Namespace, model: Any) -> Windows:
+    limit = getattr(model.config, "max_position_embeddings", None)
+    if limit is not None and args.length > limit:
+        raise ValueError(f"--length {args.length}, but the model has positions for {limit} tokens")
+    if args.text is not None:
+        return text_windows(args.text, args.model, args.sequences, args.length)
+    return shard_windows(args.data, args.sequences, args.length, vocab_size=model.config.vocab_size)
+
+
+def _progress() -> Any:
+    return TimedProgress(partial(print, file=sys.stderr), every=2.0)
+
+
+def _selectors(text: str) -> tuple[str, ...]:
+    read = value_of(field_types(PlanSettings)["selector"])
+    return tuple(read(name) for name in text.split(","))
+
+
+_AT_LEAST_2 = value_of(Annotated[int, Range(low=2)])
+
+
+def _add_sequences(command: argparse.ArgumentParser, *, needs_data: bool) -> None:
+    data = command.add_mutually_exclusive_group(required=needs_data)
+    data.add_argument("--text", type=Path, help="UTF-8 text file, read with the tokenizer of the model")
+    data.add_argument("--data", type=Path, help="folder of token shards made with the tokenizer of the model")
+
+
+def parser() -> argparse.ArgumentParser:
+    main = Parser(
+        prog="python -m saf_titan.hf", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = main.add_subparsers(required=True, metavar="command")
+
+    command = commands.add_parser("calibrate", help="statistics of a model's heads on a text")
+    command.add_argument("model", metavar="MODEL_DIR")
+    _add_sequences(command, needs_data=True)
+    command.add_argument("--sequences", type=_AT_LEAST_2, default=16, metavar="N", help="default: 16")
+    command.add_argument("--length", type=_AT_LEAST_2, default=512, metavar="T", help="tokens a sequence; default: 512")
+    command.add_argument(
+        "--selector", type=_selectors, default=(), metavar="NAME,...", help="adds the scores that these selectors go by"
+    )
+    command.add_argument("--out", type=Path, required=True, help="file of the statistics")
+    command.set_defaults(run=calibrate)
+
+    command = commands.add_parser("freeze", help="a model with a plan in it: unused weights zero, the plan beside them")
+    command.add_argument("model", metavar="MODEL_DIR")
+    command.add_argument("--plan", type=Path, required=True)
+    command.add_argument("--compensate", action="store_true", help="solve the values of static heads again on a text")
+    _add_sequences(command, needs_data=False)
+    command.add_argument("--sequences", type=_AT_LEAST_2, metavar="N", help="default: as the plan's calibration")
+    command.add_argument("--length", type=_AT_LEAST_2, metavar="T", help="default: as the plan's calibration")
+    command.add_argument("--out", type=Path, required=True, help="folder of the new model")
+    command.set_defaults(run=freeze)
+
+    command = commands.add_parser("perplexity", help="loss and perplexity on a text, and what a plan changes")
+    command.add_argument("model", metavar="MODEL_DIR")
+    _add_sequences(command, needs_data=True)
+    command.add_argument("--plan", type=Path, help="compare with these heads static")
+    command.add_argument("--sequences", type=_AT_LEAST_2, metavar="N", help="default: the whole text")
+    command.add_argument("--length", type=_AT_LEAST_2, metavar="T", help="tokens a window; default: that of the plan")
+    command.set_defaults(run=perplexity)
+    return main
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command line; the exit status is 2, after one line, for whatever the user can mend."""
+    return run_command(parser(), argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

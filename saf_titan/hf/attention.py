@@ -1,0 +1,183 @@
+"""The attention function of all models here: the model's own for live heads, fixed patterns for static ones.
+
+transformers hands it queries and keys after norms and rotation, with those of a cache, and the score rule of the model.
+
+Legend: B sequences, R queries, J keys, H query heads, K kv heads, U live heads, S static heads, D head width.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from saf_titan.hf.layer import HeadsOfLayer, heads_of
+from saf_titan.hf.masks import CausalMask, causal_mask
+from saf_titan.hf.static_heads import CompactMixer, mix_static
+from saf_titan.ops import mixed_attention
+
+ATTENTION = "saf_titan"
+"""The name of the function, for ``attn_implementation``."""
+
+_UNKNOWN_RULES = {
+    "s_aux": "attention sinks beside the keys",
+    "position_bias": "a bias of the scores by position",
+    "cu_seq_lens_q": "packed sequences",
+}
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: CausalMask | Tensor | None,
+    *,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **rule: Any,
+) -> tuple[Tensor, None]:
+    """Attention of one layer in the interface of transformers: q (B, H, R, D), k and v (B, K, J, D) -> (B, R, H, D).
+
+    Raises ValueError where static heads, or a calibration, cannot follow the model: the message names the part of the
+    model that is the reason.
+    """
+    layer = heads_of(module)
+    if layer is None or layer.is_plain:
+        return ordinary_attention(module, query, key, value, attention_mask, dropout, scaling, rule), None
+    mask = _require_causal(layer, attention_mask, rule)
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if layer.capture is not None:
+        _hand_over(layer, query, key, mask, scale, rule.get("softcap"))
+    if not layer.static_heads:
+        y_BRHD = ordinary_attention(module, query, key, value, mask, dropout, scaling, rule)
+    elif _is_plain_causal(layer, mask, rule, dropout):
+        y_BRHD = _mixed(layer, query, key, value, mask, scale)
+    else:
+        y_BRHD = _beside(layer, query, key, value, mask, dropout, scale, rule)
+    return layer.inner_attention(None, None, value.transpose(1, 2), y_BRHD), None
+
+
+def ordinary_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: CausalMask | Tensor | None,
+    dropout: float,
+    scaling: float | None,
+    rule: dict[str, Any],
+) -> Tensor:
+    """The model's own attention: torch's fused one, or its eager function where the scores are capped."""
+    if rule.get("softcap") is None:
+        visible = attention_mask.visible_B1RJ if isinstance(attention_mask, CausalMask) else attention_mask
+        visible = None if visible is None else visible.to(query.device)
+        y, _ = sdpa_attention_forward(module, query, key, value, visible, dropout=dropout, scaling=scaling, **rule)
+        return y
+    visible = attention_mask.all_visible_B1RJ if isinstance(attention_mask, CausalMask) else attention_mask
+    if visible is None:
+        raise ValueError("attention with capped scores needs the mask that its model makes")
+    if visible.dtype == torch.bool:
+        lowest = torch.finfo(query.dtype).min
+        visible = torch.zeros_like(visible, dtype=query.dtype).masked_fill_(~visible, lowest).to(query.device)
+    source = module.source if isinstance(module, _LiveHeads) else module
+    eager = sys.modules[type(source).__module__].eager_attention_forward
+    y, _ = eager(module, query, key, value, visible, dropout=dropout, scaling=scaling, **rule)
+    return y
+
+
+class _LiveHeads(SimpleNamespace):
+    """What the model's own attention asks of its module, for live heads that each have a key and a value head."""
+
+
+def _require_causal(layer: HeadsOfLayer, mask: CausalMask | Tensor | None, rule: dict[str, Any]) -> CausalMask:
+    """The mask, if static heads and calibration can follow it and the score rule; else ValueError."""
+    reason = next((what for name, what in _UNKNOWN_RULES.items() if rule.get(name) is not None), None)
+    if reason is None and not getattr(layer.module, "is_causal", True):
+        reason = "attention in both directions"
+    if reason is None and not isinstance(mask, CausalMask):
+        reason = "a four-dimensional attention mask of the caller"
+    if isinstance(mask, CausalMask) and reason is None:
+        reason = mask.obstacle
+        if reason is None:
+            return mask
+    raise ValueError(
+        f"layer {layer.layer} ({type(layer.module).__name__}): static heads cannot follow this model or input: {reason}"
+    )
+
+
+def _hand_over(
+    layer: HeadsOfLayer, query: Tensor, key: Tensor, mask: CausalMask, scale: float, softcap: float | None
+) -> None:
+    if mask._padding_BJ is not None:
+        raise ValueError("calibration needs sequences of equal length: leave padding out")
+    assert layer.capture is not None
+    group = layer.num_heads // key.shape[1]
+    live = layer.live_heads
+    window = mask.window if mask.window is not None and mask.window < mask.q_length else None
+    layer.capture(
+        layer.select(query, live).transpose(1, 2),
+        key.transpose(1, 2),
+        live,
+        scale,
+        tuple(head // group for head in live),
+        window=window,
+        softcap=softcap,
+    )
+
+
+def _is_plain_causal(layer: HeadsOfLayer, mask: CausalMask, rule: dict[str, Any], dropout: float) -> bool:
+    """One operator for live and static heads knows causal attention alone."""
+    return (
+        isinstance(layer.mixer, CompactMixer)
+        and mask.is_prefill
+        and mask.q_length == mask.kv_length <= layer.mixer.T_fit
+        and mask.visible_B1RJ is None
+        and rule.get("softcap") is None
+        and not dropout
+    )
+
+
+def _mixed(layer: HeadsOfLayer, query: Tensor, key: Tensor, value: Tensor, mask: CausalMask, scale: float) -> Tensor:
+    assert isinstance(layer.mixer, CompactMixer)
+    live = layer.live_heads
+    return mixed_attention(
+        layer.select(query, live).transpose(1, 2) if live else None,
+        key.transpose(1, 2) if live else None,
+        value.transpose(1, 2),
+        live_heads=live,
+        static_heads=layer.static_heads,
+        pattern=layer.mixer.pattern(mask.window, value.device),
+        scale=scale,
+    )
+
+
+def _beside(
+    layer: HeadsOfLayer,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: CausalMask,
+    dropout: float,
+    scale: float,
+    rule: dict[str, Any],
+) -> Tensor:
+    """Live heads by the model's own attention beside static heads by their patterns; (B, R, H, D)."""
+    live, static = layer.live_heads, layer.static_heads
+    assert layer.mixer is not None
+    parts = []
+    if live:
+        alone = _LiveHeads(num_key_value_groups=1, training=layer.module.training, is_causal=True, source=layer.module)
+        q, k, v = (layer.select(x, live) for x in (query, key, value))
+        parts.append(ordinary_attention(alone, q, k, v, mask, dropout, scale, rule))
+    parts.append(mix_static(layer.mixer, layer.select(value, static).transpose(1, 2), mask))
+    return torch.cat(parts, dim=2).index_select(2, layer.natural_order(value.device))
+
+
+AttentionInterface.register(ATTENTION, attention)
+AttentionMaskInterface.register(ATTENTION, causal_mask)

@@ -1,0 +1,174 @@
+"""One attention layer of a transformers model, as the steps of the method see it: calibrate, select, install.
+
+It is kept on the attention module, where the attention function finds it. It is no module itself, so that neither
+weights nor their dtype change with it: patterns stay float32 in a bfloat16 model.
+
+Legend: B sequences, T time, C model width, H query heads, K kv heads, S static heads, D head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from saf_titan.heads.kv_groups import unused_heads
+from saf_titan.hf.layouts import find_layout, value_weight
+from saf_titan.hf.static_heads import CompactMixer, DenseMixer, Mixer, PrunedMixer
+from saf_titan.saf.calibrate.capture import CaptureFn
+
+ATTRIBUTE = "saf_heads"
+
+
+class Tap(nn.Module):
+    """Passes the output of all heads through, for hooks that watch it: called with (q, k, v_BTKD, y_BTHD)."""
+
+    def forward(self, q: None, k: None, v_BTKD: Tensor, y_BTHD: Tensor) -> Tensor:
+        return y_BTHD
+
+
+@dataclass
+class _Matrix:
+    """A weight in the shape that torch gives a linear map, with its bias."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+    @property
+    def out_features(self) -> int:
+        return self.weight.shape[0]
+
+
+class HeadsOfLayer:
+    """The heads of one attention module: which are static, with which patterns."""
+
+    def __init__(self, module: Any, layer: int) -> None:
+        self.module, self.layer = module, layer
+        self.layout = find_layout(module)
+        self.num_heads = int(module.config.num_attention_heads)
+        self.num_kv_heads = self.layout.num_kv_heads
+        self.capture: CaptureFn | None = None
+        self.inner_attention = Tap()
+        self.static_heads: tuple[int, ...] = ()
+        self.mixer: Mixer | None = None
+
+    @property
+    def live_heads(self) -> tuple[int, ...]:
+        return tuple(head for head in range(self.num_heads) if head not in self.static_heads)
+
+    @property
+    def output_heads(self) -> tuple[int, ...]:
+        """All heads: the output of a pruned one is zero."""
+        return tuple(range(self.num_heads))
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing is static and nobody watches: the attention is the model's own."""
+        return not self.static_heads and self.capture is None and not self.inner_attention._forward_hooks
+
+    def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None:
+        """Make exactly ``heads`` (ascending) static, each with its compact pattern."""
+        self._set(heads, CompactMixer(alpha_ST, rho_ST))
+
+    def set_dense(self, heads: tuple[int, ...], p_STT: Tensor) -> None:
+        """Make exactly ``heads`` (ascending) static, each with its matrix."""
+        self._set(heads, DenseMixer(p_STT))
+
+    def set_pruned(self, heads: tuple[int, ...]) -> None:
+        """Remove exactly ``heads`` (ascending)."""
+        self._set(heads, PrunedMixer())
+
+    def set_live(self) -> None:
+        """Make every head live again."""
+        self._set((), None)
+
+    def _set(self, heads: tuple[int, ...], mixer: Mixer | None) -> None:
+        assert list(heads) == sorted(set(heads)), heads
+        self.static_heads, self.mixer = tuple(heads), mixer
+
+    def select(self, x_BHTD: Tensor, heads: tuple[int, ...]) -> Tensor:
+        """What query heads read of a tensor with H or K heads in dimension 1; (B, len(heads), T, D)."""
+        group = self.num_heads // x_BHTD.shape[1]
+        index = torch.tensor([head // group for head in heads], dtype=torch.int64, device=x_BHTD.device)
+        return x_BHTD.index_select(1, index)
+
+    def natural_order(self, device: torch.device) -> Tensor:
+        """Where each head is in the list of live heads followed by static heads; int64 (H,)."""
+        order = self.live_heads + self.static_heads
+        return torch.tensor([order.index(head) for head in range(self.num_heads)], dtype=torch.int64, device=device)
+
+    @torch.no_grad()
+    def zero_unused_weights(self, *, frees_values: bool) -> None:
+        """Zero the weights that static heads no longer use, in place.
+
+        Rows that a norm over all heads reads stay: the scores of live heads depend on them (Olmo 2).
+        """
+        unused = unused_heads(
+            self.static_heads, num_heads=self.num_heads, num_kv_heads=self.num_kv_heads, frees_values=frees_values
+        )
+        for kind, heads in (("q", unused.q), ("k", unused.k), ("v", unused.v)):
+            if kind == "v" or not self.layout.joins_heads(kind):
+                for head in heads:
+                    for part in self.layout.rows(kind, head):
+                        if part is not None:
+                            part.zero_()
+        D = self.layout.output_weight.shape[1] // self.num_heads
+        for head in unused.o:
+            self.layout.output_weight[:, head * D : (head + 1) * D].zero_()
+
+    # what selectors and compensation ask for
+
+    @property
+    def wo(self) -> _Matrix:
+        return _Matrix(self.layout.output_weight)
+
+    @property
+    def wv(self) -> _Matrix:
+        return _Matrix(*value_weight(self.layout))
+
+    @property
+    def qkv_linear(self) -> HeadsOfLayer:
+        """Where the input of the projections and the value rows are found: here."""
+        return self
+
+    def register_forward_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
+        """Call ``hook(module, args)`` before the values are projected; args[0] is the input of the layer."""
+        return self.layout.projection.register_forward_pre_hook(hook)
+
+    def register_forward_hook(self, hook: Callable[..., None]) -> RemovableHandle:
+        """Call ``hook(module, args, attended_BTC)`` after the layer."""
+        return self.module.register_forward_hook(lambda module, args, output: hook(module, args, output[0]))
+
+
+def heads_of(module: nn.Module) -> HeadsOfLayer | None:
+    """What `attach` left on an attention module; None on others."""
+    found: HeadsOfLayer | None = getattr(module, ATTRIBUTE, None)
+    return found
+
+
+def attach(model: nn.Module) -> list[HeadsOfLayer]:
+    """Make the attention layers of a transformers decoder known to the attention function; in order.
+
+    Raises ValueError if the model's attention does not go through transformers' attention interface, or its heads
+    cannot be told apart.
+    """
+    name = type(model).__name__
+    if not getattr(model, "_supports_attention_backend", False):
+        raise ValueError(f"{name} does not use transformers' attention interface, so its heads cannot be reached")
+    layers = []
+    for module in model.modules():
+        if type(module).__name__.endswith("Attention") and isinstance(getattr(module, "layer_idx", None), int):
+            if heads_of(module) is None:
+                setattr(module, ATTRIBUTE, HeadsOfLayer(module, cast(int, module.layer_idx)))
+            layers.append(heads_of(module))
+    found = [layer for layer in layers if layer is not None]
+    if [layer.layer for layer in found] != list(range(len(found))) or not found:
+        raise ValueError(
+            f"{name}: attention modules are expected to be numbered 0, 1, ... by layer_idx, got "
+            f"{[layer.layer for layer in found]}"
+        )
+    return found

@@ -1,0 +1,179 @@
+"""Calibration of a transformers model, the scores of selectors, compensation, and its loss on a text.
+
+Legend: B sequences, T time, V vocabulary, L layers, H query heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from saf_titan.saf.calibrate.calibrate import calibrate
+from saf_titan.saf.calibrate.calibration import Calibration
+from saf_titan.saf.calibrate.capture import Progress
+from saf_titan.saf.fit.dense import DensePatterns, dense_patterns
+from saf_titan.saf.install.compensate import compensated_values
+from saf_titan.saf.plan.plan import StaticPlan
+from saf_titan.saf.select.probe import Probe
+from saf_titan.saf.select.registry import SELECTORS
+
+_LOSS_TOKENS = 4096
+"""Logits of this many tokens are in memory at once."""
+
+
+class _ModelProbe(Probe[Tensor]):
+    """A probe of a transformers model, whose blocks have other names than ours."""
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        blocks: Sequence[nn.Module] = cast(Any, self.model).blocks
+        for layer, block in enumerate(blocks):
+            # Gemma and Olmo 2 put a norm between the attention and the residual stream
+            if hasattr(block, "post_feedforward_layernorm"):
+                raise ValueError(
+                    f"layer {layer} ({type(block).__name__}) has a norm behind its attention, so what a head adds to "
+                    "the residual stream is not its own: choose a selector that does not measure it"
+                )
+        return blocks
+
+
+def calibrate_model(
+    model: Any,
+    tokens_BT: Tensor,
+    *,
+    positions: Sequence[int] = (),
+    source: str = "",
+    selectors: Collection[str] = (),
+    progress: Progress | None = None,
+) -> Calibration:
+    """Statistics of the live heads of a model that `saf_titan.hf.load` gave, and the scores that selectors go by.
+
+    All sequences go through the model at once, a layer's queries and keys are dropped when the layer has run, and the
+    head over the vocabulary does not run: the memory is that of one forward of the decoder, O(T) a sequence.
+
+    Args:
+        tokens_BT: at least two sequences, without padding.
+        positions, source: of the sequences, for the record.
+
+    Raises ValueError for a selector that no single measurement can serve, and as `saf.calibrate` does.
+    """
+    if watching := [name for name in selectors if SELECTORS[name].watches_gradients]:
+        raise ValueError(f"the selector {watching[0]} averages gradients over the steps of training: a run saves them")
+    attentions: Any = model.attentions
+    batches = [tokens_BT.to(model.device)]
+
+    def forward(batch_BT: Tensor) -> object:
+        return model.base_model(input_ids=batch_BT, use_cache=False)
+
+    with _evaluation(model):
+        calibration = calibrate(attentions, batches, forward, positions=positions, source=source, progress=progress)
+        probe = _ModelProbe(
+            calibration=calibration,
+            model=model,
+            attentions=attentions,
+            batches=[row_BT.unsqueeze(0) for row_BT in batches[0]],
+            forward=forward,
+            sequence_losses=lambda batch_BT: sequence_losses(model, batch_BT),
+            group=None,
+            gradient=None,
+        )
+        scores: dict[str, Tensor] = {}
+        for name in selectors:
+            measure = SELECTORS[name].measure
+            if measure is not None and name not in scores:
+                scores |= measure(probe)
+    return calibration.with_scores(**scores)
+
+
+def measure_dense(model: Any, tokens_BT: Tensor, content: str, *, seed: int = 0) -> Callable[..., DensePatterns]:
+    """What `make_plan` asks for as ``dense``: matrices of heads from the calibration sequences."""
+
+    def source(heads: Sequence[tuple[int, int]], name: str) -> DensePatterns:
+        with _evaluation(model):
+            return dense_patterns(
+                model.attentions,
+                [tokens_BT.to(model.device)],
+                lambda batch_BT: model.base_model(input_ids=batch_BT, use_cache=False),
+                heads,
+                name,
+                seed=seed,
+            )
+
+    return source
+
+
+def compensate(model: Any, tokens_BT: Tensor, plan: StaticPlan) -> Mapping[tuple[int, int], Tensor]:
+    """New value rows (D, C) of the plan's heads, by (layer, head), solved on calibration sequences; see `saf`.
+
+    To be called while the heads are live; nothing is changed: `write_values` does that.
+    """
+    with _evaluation(model):
+        return compensated_values(
+            model.attentions,
+            [row_BT.unsqueeze(0).to(model.device) for row_BT in tokens_BT],
+            lambda batch_BT: model.base_model(input_ids=batch_BT, use_cache=False),
+            plan,
+        )
+
+
+@torch.no_grad()
+def write_values(model: Any, rows: Mapping[tuple[int, int], Tensor]) -> None:
+    """Write value rows (D, C) of (layer, head) slots in place."""
+    attentions = model.attentions
+    for (layer, head), rows_DC in rows.items():
+        attentions[layer].layout.rows("v", head)[0].copy_(rows_DC)
+
+
+def sequence_losses(model: Any, tokens_BT: Tensor) -> Tensor:
+    """The mean loss per predicted token of each sequence, in nats (B,)."""
+    logits_BTV = model(input_ids=tokens_BT, use_cache=False).logits
+    losses_BT = F.cross_entropy(logits_BTV[:, :-1].float().transpose(1, 2), tokens_BT[:, 1:], reduction="none")
+    return losses_BT.mean(1)
+
+
+@dataclass(frozen=True)
+class TextLoss:
+    """The loss of a model on a text."""
+
+    nll: float
+    """Mean over predicted tokens, nats."""
+    num_tokens: int
+    """Predicted tokens."""
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(min(self.nll, 700.0))
+
+
+@torch.no_grad()
+def text_loss(model: Any, tokens_BT: Tensor, progress: Progress | None = None) -> TextLoss:
+    """The mean loss of sequences that do not see each other; their first tokens are not predicted."""
+    T = tokens_BT.shape[1]
+    if T < 2:
+        raise ValueError("the loss of a text needs sequences of at least two tokens")
+    rows = max(1, _LOSS_TOKENS // T)
+    total = 0.0
+    with _evaluation(model):
+        for start in range(0, len(tokens_BT), rows):
+            batch_BT = tokens_BT[start : start + rows].to(model.device)
+            total += sequence_losses(model, batch_BT).double().sum().item()
+            if progress:
+                progress("loss", min(start + rows, len(tokens_BT)), len(tokens_BT))
+    return TextLoss(total / len(tokens_BT), len(tokens_BT) * (T - 1))
+
+
+@contextmanager
+def _evaluation(model: nn.Module) -> Iterator[None]:
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)

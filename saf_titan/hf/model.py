@@ -1,0 +1,237 @@
+"""Models of transformers that hold a plan: own classes with an own ``model_type``, so that none loads without it.
+
+Static heads have zeros for queries and keys. Stock transformers would load such weights and attend uniformly without a
+word; the ``model_type`` ``saf_titan_llama`` makes it stop and name this package instead. Each class is a subclass of
+the ordinary one, so everything that works with that works with it: generation, pipelines, ``Trainer``, PEFT.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.utils import cached_file
+
+from saf_titan.hf.attention import ATTENTION
+from saf_titan.hf.layer import HeadsOfLayer, attach
+from saf_titan.saf.install.install import install
+from saf_titan.saf.plan.plan import StaticPlan
+
+PLAN_FILE = "saf_plan.safetensors"
+"""The plan of a saved model, beside its weights; `python -m saf_titan.saf show` reads it."""
+
+PREFIX = "saf_titan_"
+"""What the ``model_type`` of our classes begins with."""
+
+TESTED = (
+    "gpt2",
+    "gpt_neox",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gemma3_text",
+    "olmo2",
+    "smollm3",
+)
+"""The model types of transformers that tests compare with a float64 reference. `load` takes others that have the same
+parts; to register one with the Auto classes, name it here, which also gives it those tests."""
+
+
+class StaticHeadsMixin:
+    """What our classes add to those of transformers: the plan, and care that nothing runs without it."""
+
+    config: Any
+    plan: StaticPlan | None
+
+    def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
+        self.plan = None
+        cast(nn.Module, self).register_forward_pre_hook(_require_our_attention)
+
+    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
+        """Every model of these classes attends by our function; another one, asked for by name, is refused."""
+        if attn_implementation not in (None, ATTENTION):
+            raise ValueError(
+                f"attn_implementation = {attn_implementation!r}: a model with static heads attends by {ATTENTION!r} "
+                "alone, which uses torch's fused attention for live heads; leave the argument out"
+            )
+        return ATTENTION
+
+    @property
+    def attentions(self) -> list[HeadsOfLayer]:
+        """The attention layers, in order, for the functions of `saf_titan.saf`."""
+        return attach(cast(nn.Module, self))
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The transformer blocks, in order."""
+        model = cast(nn.Module, self)
+        ours = {id(layer.module) for layer in self.attentions}
+        paths = [name for name, module in model.named_modules() if id(module) in ours]
+        return [model.get_submodule(path.rpartition(".")[0]) for path in paths]
+
+    def set_plan(self, plan: StaticPlan | None) -> None:
+        """Make exactly the heads of ``plan`` static, None: no head. Weights stay; see `zero_unused_weights`.
+
+        Raises ValueError for a plan of a model of another size.
+        """
+        attentions = self.attentions
+        if plan is not None:
+            require_same_size(plan, len(attentions), attentions[0].num_heads)
+        install(cast(Any, attentions), plan)
+        self.plan = plan
+        self.config.saf_plan = None if plan is None else plan.digest
+
+    def zero_unused_weights(self) -> None:
+        """Zero the weights that the plan's heads no longer use. They then stay zero in training, as in our trainer."""
+        for layer in self.attentions:
+            layer.zero_unused_weights(frees_values=self.plan is not None and self.plan.frees_values)
+
+    def save_pretrained(self, save_directory: str | Path, *args: Any, **kwargs: Any) -> None:
+        """As in transformers, and the plan beside the weights."""
+        super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
+        if self.plan is not None:
+            self.plan.save(Path(save_directory) / PLAN_FILE)
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers, and the plan that was saved beside the weights.
+
+        Raises ValueError if the model was saved with a plan and the plan is not there or another one.
+        """
+        loaded = super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        digest = getattr(model.config, "saf_plan", None)
+        if digest is not None:
+            model.set_plan(_read_plan(name, digest, kwargs))
+        return loaded
+
+
+def load(name: str | Path, plan: StaticPlan | None = None, **kwargs: Any) -> Any:
+    """Load a model for calibration or use: ordinary ones without static heads, ours with their plan.
+
+    Args:
+        name: a folder, a ``.gguf`` file, or a name of the hub.
+        plan: makes its heads static in an ordinary model.
+        kwargs: those of transformers' ``from_pretrained``, such as ``dtype``.
+
+    Raises ValueError if the model has no attention that we can reach, lacks weights, has a plan already, or is of
+    another size than the plan.
+    """
+    if Path(name).suffix == ".gguf":
+        kwargs["gguf_file"] = Path(name).name
+        name = Path(name).parent
+    settings = {key: kwargs[key] for key in ("gguf_file", "revision", "cache_dir", "local_files_only") if key in kwargs}
+    config = AutoConfig.from_pretrained(name, **settings)
+    config = our_config(config)
+    model, found = model_class(cast(Any, type(config))).from_pretrained(
+        name, config=config, output_loading_info=True, **kwargs
+    )
+    if lacking := sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"]))):
+        raise ValueError(
+            f"{name} lacks weights of {type(model).__name__}, or has them in another shape: {', '.join(lacking[:5])}"
+        )
+    attach(model)
+    if plan is not None:
+        if model.plan is not None:
+            raise ValueError(f"{name} has a plan already; give a plan to the ordinary model")
+        model.set_plan(plan)
+    return model
+
+
+def copy_tokenizer(name: str | Path, out: Path) -> bool:
+    """Write the tokenizer of a model into another folder; False if it has none."""
+    path, settings = Path(name), {}
+    if path.suffix == ".gguf":
+        path, settings = path.parent, {"gguf_file": path.name}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, **settings)
+    except (ValueError, OSError):
+        return False
+    tokenizer.save_pretrained(out)
+    return True
+
+
+def our_config(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The same settings as a configuration of our class."""
+    if config.model_type.startswith(PREFIX):
+        return config
+    values = {name: value for name, value in config.to_dict().items() if name not in ("model_type", "architectures")}
+    ours: PreTrainedConfig = config_class(cast(Any, type(config))).from_dict(values)
+    return ours
+
+
+@cache
+def config_class(ordinary: Any) -> Any:
+    """Our subclass of a configuration of transformers."""
+    members = {"model_type": PREFIX + ordinary.model_type, "__module__": __name__, "__doc__": ordinary.__doc__}
+    return type(f"SAF{ordinary.__name__}", (ordinary,), members)
+
+
+@cache
+def model_class(ours: Any) -> Any:
+    """Our subclass of the causal language model that belongs to one of our configurations."""
+    ordinary = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING)[ours.__mro__[1]]
+    members = {"config_class": ours, "__module__": __name__, "__doc__": ordinary.__doc__}
+    name = f"SAF{ordinary.__name__}"
+    # transformers renames weights of old files by the name of the class or the model_type
+    for theirs, own in ((ordinary.__name__, name), (ours.__mro__[1].model_type, ours.model_type)):
+        if (renaming := get_checkpoint_conversion_mapping(theirs)) is not None:
+            register_checkpoint_conversion_mapping(own, renaming, overwrite=True)
+    return type(name, (StaticHeadsMixin, ordinary), members)
+
+
+def require_same_size(plan: StaticPlan, num_layers: int, num_heads: int) -> None:
+    """ValueError unless a plan can be of a model with so many layers and heads."""
+    size = plan.record.heads
+    if size is not None and size != (num_layers, num_heads):
+        raise ValueError(
+            f"the plan is of a model with {size[0]} layers of {size[1]} heads, and this one has {num_layers} of "
+            f"{num_heads}"
+        )
+    if wrong := [head.name for head in plan.heads if head.layer >= num_layers or head.head >= num_heads]:
+        raise ValueError(
+            f"the plan has heads {', '.join(wrong)}, and the model {num_layers} layers of {num_heads} heads"
+        )
+
+
+def _read_plan(name: str | Path, digest: str, settings: dict[str, Any]) -> StaticPlan:
+    keys = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
+    path = cached_file(
+        str(name),
+        PLAN_FILE,
+        **{key: settings[key] for key in keys if settings.get(key) is not None},
+        _raise_exceptions_for_missing_entries=False,
+    )
+    if path is None:
+        raise ValueError(
+            f"{name} has no {PLAN_FILE}, and was saved with static heads: without their patterns they cannot attend; "
+            "copy the file that was saved beside the weights"
+        )
+    plan = StaticPlan.load(path)
+    if plan.digest != digest:
+        raise ValueError(f"{path} is not the plan that {name} was saved with: its config.json names {digest[:12]}")
+    return plan
+
+
+def _require_our_attention(model: Any, args: tuple[object, ...]) -> None:
+    if model.config._attn_implementation != ATTENTION:
+        raise ValueError(
+            f"the attention of this model was set to {model.config._attn_implementation!r}, which knows no static "
+            f"heads: set_attn_implementation({ATTENTION!r})"
+        )
+
+
+def register(model_types: tuple[str, ...] = TESTED) -> None:
+    """Make transformers' Auto classes know our classes."""
+    for model_type in model_types:
+        ours = config_class(cast(Any, type(AutoConfig.for_model(model_type))))
+        AutoConfig.register(ours.model_type, ours, exist_ok=True)
+        AutoModelForCausalLM.register(ours, model_class(ours), exist_ok=True)

@@ -1,0 +1,111 @@
+"""The experiments of the laboratory: the eight maps of the paper's Figure 2, and attention against the ratio.
+
+Source: arXiv 2608.06776, Figure 2. The paper's sizes, rates and initial scale are not known to us; ours are in
+`FIGURE_2` and can be changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from saf_titan.analysis.relevance import attention_and_model_confidence, attention_confidence, dtap
+from saf_titan.one_layer import theory
+from saf_titan.one_layer.setting import Parametrization, Ramp, constant
+from saf_titan.one_layer.train import Progress, Result, Training, train
+
+FIGURE_2: tuple[tuple[str, Parametrization, Ramp], ...] = (
+    ("FAFO", "FAFO", constant(1.0)),
+    ("CAFO", "CAFO", constant(1.0)),
+    ("FACO", "FACO", constant(1.0)),
+    ("CACO", "CACO", constant(1.0)),
+    ("FAFO, QK x 10", "FAFO", constant(10.0)),
+    ("FAFO, QK x 1 to 20", "FAFO", Ramp(start=1.0, end=20.0, steps=2000)),
+    ("CACO, QK x 5", "CACO", constant(5.0)),
+    ("CACO, QK x 1 to 10", "CACO", Ramp(start=1.0, end=10.0, steps=2000)),
+)
+"""Title, parametrization and ratio of each map."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One trained setting beside its prediction."""
+
+    title: str
+    result: Result
+    maps_SXY: NDArray[np.float64]
+    """The DTAP map of each seed; see `analysis.relevance.dtap`."""
+    predicted_mass: float
+    """Attention mass of the population flow at the same loss, from a start on its line; NaN where it has none."""
+
+    def row(self) -> dict[str, float | str]:
+        """Means and standard deviations over seeds, in the order of a table."""
+        result = self.result
+        mass = result.mass_S.numpy()
+        values: dict[str, NDArray[np.float64]] = {
+            "mass": mass,
+            "AC": np.array([attention_confidence(seed) for seed in result.mass_SN.numpy()]),
+            "ACMC": np.array(
+                [
+                    attention_and_model_confidence(*pair)
+                    for pair in zip(result.mass_SN.numpy(), result.probability_SN.numpy(), strict=True)
+                ]
+            ),
+            "loss": result.loss_S.numpy(),
+            "steps": result.steps_S.double().numpy(),
+        }
+        row: dict[str, float | str] = {"setting": self.title, "predicted": self.predicted_mass}
+        for name, value_S in values.items():
+            row[name] = float(value_S.mean())
+            row[f"{name} sd"] = float(value_S.std(ddof=1)) if len(value_S) > 1 else 0.0
+        row["reached"] = int(result.reached_S.sum())
+        return row
+
+
+def figure_2(base: Training, *, bins: int = 10, progress: Callable[[str], Progress] | None = None) -> list[Arm]:
+    """Train the eight settings of Figure 2 from `base`, which gives all else."""
+    arms = []
+    for title, parametrization, ramp in FIGURE_2:
+        training = replace(base, parametrization=parametrization, ramp=ramp)
+        arms.append(run_arm(title, training, bins=bins, progress=progress and progress(title)))
+    return arms
+
+
+def run_arm(title: str, training: Training, *, bins: int = 10, progress: Progress | None = None) -> Arm:
+    """Train one setting and set its prediction beside it."""
+    result = train(training, progress=progress)
+    pairs = zip(result.mass_SN.numpy(), result.probability_SN.numpy(), strict=True)
+    return Arm(title, result, np.stack([dtap(*pair, bins=bins) for pair in pairs]), predicted_mass(training))
+
+
+def predicted_mass(training: Training) -> float:
+    """The mass that the population flow predicts at the loss of a training, NaN for what it does not describe.
+
+    The flow is of gradient descent on the logits of the labels; AdamW and a full-vocabulary softmax follow other laws.
+    """
+    if training.optimizer == "adamw" or training.full_vocabulary:
+        return math.nan
+    scale = training.init_scale if training.aligned else 0.1
+    initial = theory.start(training.parametrization, training.task, singular_value=scale)
+    final = theory.integrate(
+        training.parametrization,
+        training.task,
+        training.ramp,
+        until_loss=training.until_loss,
+        rate=training.rate,
+        initial=initial,
+        tolerance=1e-7,
+    )
+    return theory.attention_mass(final.gap, training.task)
+
+
+def sweep(base: Training, ratios: Sequence[float], *, progress: Callable[[str], Progress] | None = None) -> list[Arm]:
+    """Train `base` at several constant ratios."""
+    return [
+        run_arm(f"{ratio:g}", replace(base, ramp=constant(ratio)), progress=progress and progress(f"ratio {ratio:g}"))
+        for ratio in ratios
+    ]

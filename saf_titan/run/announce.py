@@ -1,0 +1,60 @@
+"""What a run says of itself: what it reads and how it computes, and what a freeze has done."""
+
+from __future__ import annotations
+
+# first: it must precede every other torchtitan module
+from saf_titan import compat  # noqa: F401  # isort: skip
+
+from pathlib import Path
+
+import torch.distributed as dist
+from torchtitan.tools.logging import logger
+
+from saf_titan.config import RunConfig
+from saf_titan.data.checks import inspect_data
+from saf_titan.report.rows import FreezeRow, FreezeUndoneRow
+from saf_titan.run.calibration_data import rounding_line
+from saf_titan.run.freezer import FreezeResult
+from saf_titan.run.precision import precision_line
+
+
+def opening_lines(run: RunConfig, world_size: int, batch_ranks: int) -> list[str]:
+    """Describe the data, the precision and the calibration of a run on ``world_size`` ranks.
+
+    batch_ranks: number of ranks that read different data.
+    """
+    lines, _ = inspect_data(run, world_size)
+    rounding = rounding_line(run, batch_ranks) if run.saf.enable else None
+    return [*lines, precision_line(run), *([rounding] if rounding else [])]
+
+
+def record_freeze(result: FreezeResult, static_heads: str, folder: Path) -> FreezeRow | FreezeUndoneRow:
+    """Log what a freeze has done, keep its plan and statistics as files of the run, and return its row of metrics.
+
+    Args:
+        static_heads: the static heads by layer, for the log.
+        folder: of the run; the files go to ``saf/step-N`` in it, written by the first rank alone.
+    """
+    plan, seconds = result.plan, result.seconds
+    stages = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())
+    outcome = "Froze" if result.accepted else "Undid a freeze that cost too much loss:"
+    logger.info(f"{outcome} {len(plan.heads)} heads in {sum(seconds.values()):.1f} s ({stages})")
+    logger.info(f"Static heads: {static_heads or 'none'}")
+    for head in plan.skipped:
+        logger.info(f"Skipped {head.name}: {head.reason}")
+    place = f"saf/step-{plan.step:06d}"
+    if dist.get_rank() == 0 and result.accepted:
+        target = folder / place
+        target.mkdir(parents=True, exist_ok=True)
+        plan.save(target / "plan.safetensors")
+        result.calibration.save(target / "stats.safetensors")
+    row_type = FreezeRow if result.accepted else FreezeUndoneRow
+    return row_type(
+        step=plan.step,
+        heads=len(plan.heads),
+        new_heads=sum(head.step == plan.step for head in plan.heads),
+        folder=place if result.accepted else "",
+        digest=plan.digest,
+        seconds=seconds,
+        held_out_losses=result.losses,
+    )

@@ -1,0 +1,129 @@
+"""A run that goes on in its folder: what has changed in its configuration, and whether there is anything left to do.
+
+The saved ``config.toml`` is compared with the new configuration, key by key, before anything is built.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from saf_titan.config import RunConfig
+
+FIXED: Mapping[str, str] = {
+    "model": "the weights are of that model",
+    "data.seed": "the windows would come in another order",
+    "data.shuffle": "the windows would come in another order",
+    "data.vocab_size": "the ids would mean other tokens",
+    "training.seq_len": "the windows would begin at other tokens",
+    "training.dtype": "weights and moments are saved in that type",
+    "optimizer.name": "the moments are those of that optimizer",
+    "debug.seed": "the run would not be the one that this seed names",
+}
+"""Keys, or whole sections, that a run keeps for its life, with the reason."""
+
+MAY_CHANGE: frozenset[str] = frozenset(
+    {
+        "dump_folder",
+        "model.attention_backend",
+        # the loader refuses data with another digest
+        "data.path",
+        "data.verify",
+        "training",
+        "optimizer",
+        "lr_scheduler",
+        "circuits",
+        "saf",
+        "validator",
+        "checkpoint",
+        "metrics",
+        "profiler",
+        "parallelism",
+        "activation_checkpoint",
+        "compile",
+        "comm",
+        "debug.deterministic",
+        "debug.print_config",
+        "report",
+    }
+)
+"""Keys, or whole sections, that may change when a run goes on. An entry for a key wins over that of its section."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One key whose value differs from that of the run so far."""
+
+    key: str
+    before: Any
+    now: Any
+
+    @property
+    def reason_against(self) -> str | None:
+        """Why a run cannot go on with another value; None if it can."""
+        section = self.key.partition(".")[0]
+        if self.key in MAY_CHANGE:
+            return None
+        return FIXED.get(self.key) or (None if section in MAY_CHANGE else FIXED[section])
+
+    def __str__(self) -> str:
+        return f"{self.key} was {_shown(self.before)} and is {_shown(self.now)}"
+
+
+def changes(before: RunConfig, now: RunConfig) -> list[Change]:
+    """Return the keys whose values differ, with defaults of the flavor resolved, in the order of the schema."""
+    old, new = dict(values(before)), dict(values(now))
+    return [Change(key, old[key], new[key]) for key in new if old[key] != new[key] and key != "dump_folder"]
+
+
+def values(run: RunConfig) -> Iterator[tuple[str, Any]]:
+    """Every key of a configuration with its value; a 0 that stands for the flavor's size is that size."""
+    for field in dataclasses.fields(run):
+        section = getattr(run, field.name)
+        if not dataclasses.is_dataclass(section):
+            yield field.name, section
+            continue
+        for item in dataclasses.fields(section):
+            value = getattr(section, item.name)
+            if field.name == "model" and not value:
+                value = getattr(run.shape, item.name, value)
+            yield f"{field.name}.{item.name}", value
+
+
+def require_same_run(found: list[Change], folder: Path) -> None:
+    """Raise ValueError, which lists them, if a key has changed that a run keeps for its life."""
+    wrong = [f"{change} ({change.reason_against})" for change in found if change.reason_against]
+    if wrong:
+        raise ValueError(
+            f"{folder} holds another run: {'; '.join(wrong)}. Start a new one with another --dump_folder, or go on "
+            f"with the old values"
+        )
+
+
+def nothing_to_do(run: RunConfig, found: list[Change], newest_step: int, *, budget_is_spent: bool) -> str | None:
+    """Say why a run has nothing left to do; None if it goes on.
+
+    Args:
+        newest_step: step of the newest complete checkpoint.
+        budget_is_spent: the run has used up its `saf.matched_seconds`.
+    """
+    if run.saf.matched_seconds:
+        if not budget_is_spent:
+            return None
+        text = f"Nothing to do: the run has used its {run.saf.matched_seconds:g} s; raise saf.matched_seconds to go on."
+    elif newest_step < run.training.steps:
+        return None
+    else:
+        text = (
+            f"Nothing to do: the run is at step {newest_step} of {run.training.steps}; raise training.steps to go on."
+        )
+    if found:
+        text += f" Nothing was changed, although {'; '.join(map(str, found))}."
+    return text
+
+
+def _shown(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,80 @@
+"""torchtitan's checkpoint manager, which trusts neither names nor bytes.
+
+A folder counts as a checkpoint only if it is named ``step-N`` and is complete: its index, ``.metadata``, is written
+last. What is loaded is compared with its checksums, and nothing is saved while the state of training is not finite.
+"""
+
+from __future__ import annotations
+
+# first: it must precede every other torchtitan module
+from saf_titan import compat  # noqa: F401  # isort: skip
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch.distributed.checkpoint as dcp
+from torchtitan.components.checkpointer import CheckpointManager
+from torchtitan.components.checkpointer.base import MODEL
+
+from saf_titan.saf.install.integrity import INDEX, CheckedReader
+
+
+def complete_checkpoints(folder: Path) -> dict[int, Path]:
+    """Return the complete checkpoints in a folder by their step, ascending; none if there is no such folder."""
+    return {step: path for step, path in _step_folders(folder) if (path / INDEX).is_file()}
+
+
+def unfinished_checkpoints(folder: Path) -> list[Path]:
+    """Return what a killed or failed save has left behind, ascending by step."""
+    return [path for _, path in _step_folders(folder) if not (path / INDEX).is_file()]
+
+
+def _step_folders(folder: Path) -> list[tuple[int, Path]]:
+    entries = folder.iterdir() if folder.is_dir() else ()
+    named = [(re.fullmatch(r"step-(\d+)", entry.name), entry) for entry in entries]
+    return sorted((int(match[1]), entry) for match, entry in named if match and entry.is_dir())
+
+
+class SoundCheckpoints(CheckpointManager):
+    """Saves and loads whole checkpoints only."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(CheckpointManager.Config):
+        pass
+
+    require_sound: Callable[[], None] = staticmethod(lambda: None)
+    """Called on every rank before a save; raises if the state of training must not be saved. Set by the trainer."""
+
+    def dcp_load(self, state_dict: dict[str, Any], checkpoint_id: str, from_hf: bool, from_quantized: bool) -> None:
+        if from_hf:
+            super().dcp_load(state_dict, checkpoint_id, from_hf, from_quantized)
+            return
+        dcp.load(state_dict, storage_reader=CheckedReader(checkpoint_id))
+        if MODEL in self.states:
+            self.states[MODEL].load_state_dict(state_dict)
+
+    def _save(self, curr_step: int, last_step: bool = False) -> bool:
+        if self._should_save(curr_step, last_step):
+            self.require_sound()
+        return bool(super()._save(curr_step, last_step))
+
+    def _find_load_step(self, folder: str = "") -> int:
+        return max(complete_checkpoints(Path(folder or self.folder)), default=-1)
+
+    def _purge_stale_checkpoints(self) -> None:
+        """Remove all but the newest complete checkpoints, and what failed saves before them have left."""
+        if not self._should_purge():
+            return
+        folder = Path(self.folder)
+        complete = list(complete_checkpoints(folder).items())
+        kept = complete[-self.keep_latest_k :]
+        oldest = kept[0][0] if kept else 0
+        stale = [path for _, path in complete[: -self.keep_latest_k]]
+        stale += [path for step, path in _step_folders(folder) if step < oldest and not (path / INDEX).is_file()]
+        for path in stale:
+            # without its index a half-deleted folder cannot be taken for a checkpoint
+            (path / INDEX).unlink(missing_ok=True)
+            self.purge_queue.put(str(path))

@@ -1,0 +1,5 @@
+"""No network: transformers looks for files on this machine alone."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"

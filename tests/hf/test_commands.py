@@ -1,0 +1,165 @@
+"""The command lines on a model folder: calibrate, select, perplexity, freeze, and what goes wrong."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, pipeline
+
+import saf_titan.hf
+from saf_titan.hf.__main__ import main
+from saf_titan.hf.measure import text_loss
+from saf_titan.hf.text import text_windows
+from saf_titan.saf.__main__ import main as saf
+from saf_titan.saf.calibrate.calibration import Calibration
+from saf_titan.saf.plan.plan import StaticPlan
+from tests.hf.tiny import stock_model
+
+LETTERS = ["<pad>", "<s>", "</s>", "<unk>"] + [chr(code) for code in range(97, 123)] + list(" .,")
+TEXT = "the quick brown fox jumps over the lazy dog. " * 40
+
+
+def write_model(folder: Path, model_type: str = "llama", **changes: Any) -> Path:
+    stock_model(model_type, **changes).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({letter: n for n, letter in enumerate(LETTERS)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an ordinary model, a text, statistics, a plan, and the frozen model."""
+    folder = tmp_path_factory.mktemp("made")
+    write_model(folder / "model", num_key_value_heads=4)
+    (folder / "text.txt").write_text(TEXT)
+    words = ["--text", str(folder / "text.txt"), "--sequences", "8", "--length", "16"]
+    scores = ["--selector", "kl,output_error,gate_taylor"]
+    assert main(["calibrate", str(folder / "model"), *words, *scores, "--out", str(folder / "stats")]) == 0
+    options = ["--rate", "0.25", "--selector", "output_error", "--max-fit-kl", "9", "--out", str(folder / "plan")]
+    assert saf(["select", str(folder / "stats"), *options]) == 0
+    assert main(["freeze", str(folder / "model"), "--plan", str(folder / "plan"), "--out", str(folder / "frozen")]) == 0
+    return folder
+
+
+def test_the_statistics_say_where_they_come_from(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    calibration = Calibration.load(made / "stats")
+    assert calibration.record.source == str(made / "text.txt")
+    assert calibration.record.positions[:2] == (0, 224)
+    assert set(calibration.extra_scores) >= {"output_error", "redundancy", "gate_taylor"}
+    assert saf(["explain", str(made / "stats")]) == 0
+    assert saf(["fit", str(made / "stats")]) == 0
+    assert saf(["show", str(made / "frozen/saf_plan.safetensors"), "--stats", str(made / "stats")]) == 0
+    assert "L1" in capsys.readouterr().out
+
+
+def test_the_frozen_folder(made: Path) -> None:
+    plan = StaticPlan.load(made / "plan")
+    assert StaticPlan.load(made / "frozen/saf_plan.safetensors").digest == plan.digest
+    assert json.loads((made / "frozen/config.json").read_text())["model_type"] == "saf_titan_llama"
+    weights, before = (load_file(made / name / "model.safetensors") for name in ("frozen", "model"))
+    assert list(weights) == list(before)
+    for head in plan.heads:
+        rows = slice(head.head * 8, head.head * 8 + 8)
+        for kind in "qk":
+            for part in ("weight", "bias"):
+                assert not weights[f"model.layers.{head.layer}.self_attn.{kind}_proj.{part}"][rows].any()
+
+
+def test_perplexity_compares_with_ordinary_attention(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--text", str(made / "text.txt")]
+    assert main(["perplexity", str(made / "model"), *words, "--plan", str(made / "plan")]) == 0
+    of_model = capsys.readouterr().out
+    assert main(["perplexity", str(made / "frozen"), *words]) == 0
+    of_frozen = capsys.readouterr().out
+    model = saf_titan.hf.load(made / "model")
+    tokens_NT = text_windows(made / "text.txt", made / "model", None, 16).tokens_NT
+    ordinary = text_loss(model, tokens_NT)
+    model.set_plan(StaticPlan.load(made / "plan"))
+    static = text_loss(model, tokens_NT)
+    assert f"ordinary attention  NLL {ordinary.nll:.5f}  perplexity {ordinary.perplexity:.3f}" in of_model
+    assert f"2 static heads      NLL {static.nll:.5f}  perplexity {static.perplexity:.3f}" in of_model
+    assert f"change {static.nll - ordinary.nll:+.5f} nat" in of_model
+    assert f"NLL {static.nll:.5f}" in of_frozen
+    # by definition
+    logits = model(tokens_NT[:3]).logits[:, :-1].double().log_softmax(-1)
+    expected = -logits.gather(2, tokens_NT[:3, 1:, None]).mean()
+    assert text_loss(model, tokens_NT[:3]).nll == pytest.approx(expected.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "gpt_neox", "llama"])
+def test_compensation_brings_the_outputs_of_static_heads_nearer(model_type: str, made: Path, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model", model_type, **{"num_key_value_heads": 4} if model_type == "llama" else {})
+    words = ["--text", str(made / "text.txt"), "--sequences", "16", "--length", "16"]
+    assert main(["calibrate", str(folder), *words, "--out", str(tmp_path / "stats")]) == 0
+    options = ["--rate", "0.25", "--selector", "list", "--heads", "L1H0,L1H2", "--max-fit-kl", "9"]
+    assert saf(["select", str(tmp_path / "stats"), *options, "--out", str(tmp_path / "plan")]) == 0
+    plan = ["--plan", str(tmp_path / "plan")]
+    assert main(["freeze", str(folder), *plan, "--out", str(tmp_path / "plain")]) == 0
+    assert main(["freeze", str(folder), *plan, "--compensate", *words[:2], "--out", str(tmp_path / "compensated")]) == 0
+    tokens_NT = text_windows(made / "text.txt", folder, 8, 16).tokens_NT
+    target, plain, compensated = (
+        saf_titan.hf.load(tmp_path / name)(tokens_NT).logits for name in ("model", "plain", "compensated")
+    )
+    assert not torch.equal(plain, compensated)
+    assert (compensated - target).square().mean() < (plain - target).square().mean()
+
+
+def test_a_pipeline_writes_text(made: Path) -> None:
+    write = pipeline("text-generation", model=str(made / "frozen"))
+    texts = write(["the", "quick "], max_new_tokens=5, do_sample=False, batch_size=2)
+    assert [text[0]["generated_text"].startswith(prompt) for text, prompt in zip(texts, ["t h", "q"], strict=True)]
+
+
+def test_stock_transformers_refuses_by_a_name_that_leads_here(made: Path) -> None:
+    code = f"from transformers import AutoModelForCausalLM as A; A.from_pretrained({str(made / 'frozen')!r})"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode != 0
+    assert "saf_titan_llama" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("calibrate NONE --text TEXT --out X", "does not exist"),
+        ("calibrate MODEL --out X", "one of the arguments --text --data is required"),
+        ("calibrate MODEL --text TEXT --sequences 1 --out X", "must be a whole number, at least 2"),
+        ("calibrate MODEL --text TEXT --length 9000 --out X", "positions for 64"),
+        ("calibrate MODEL --text TEXT --sequences 900 --length 60 --out X", "too few for 900 windows of 60"),
+        ("calibrate MODEL --text TEXT --length 16 --selector qk_gradient --out X", "averages gradients"),
+        ("calibrate MODEL --text TEXT --selector best --out X", "'best'"),
+        ("calibrate MODEL --text MODEL/model.safetensors --length 16 --out X", "not UTF-8"),
+        ("calibrate MODEL --data MODEL --length 16 --out X", "manifest.json"),
+        ("freeze MODEL --plan STATS --out X", "a static_plan is needed"),
+        ("freeze FROZEN --plan PLAN --out X", "has a plan of 2 static heads already"),
+        ("freeze MODEL --plan PLAN --out FROZEN", "exists already"),
+        ("freeze MODEL --plan PLAN --compensate --out X", "give --text or --data"),
+        ("perplexity FROZEN --text TEXT --plan PLAN", "give the ordinary model"),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: str, message: str, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {
+        "NONE": "none",
+        "TEXT": "text.txt",
+        "MODEL": "model",
+        "STATS": "stats",
+        "PLAN": "plan",
+        "FROZEN": "frozen",
+    }
+    for name, place in places.items():
+        words = words.replace(name, str(made / place))
+    assert main(words.replace(" X", f" {tmp_path}/X").split()) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert not (tmp_path / "X").exists()

@@ -1,0 +1,141 @@
+"""Models with a plan in use: saved, loaded, generating with every cache, padded, trained, adapted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, StaticCache
+
+import saf_titan.hf
+from saf_titan.hf.measure import calibrate_model
+from saf_titan.saf.plan.decide import make_plan
+from saf_titan.saf.plan.settings import PlanSettings
+from tests.hf.tiny import MODEL_TYPES, T, our_model, stock_model, tokens
+
+
+def frozen_model(model_type: str, *, content: str = "mean", **changes: Any) -> Any:
+    model = our_model(model_type, **changes)
+    settings = PlanSettings(rate=0.5, max_fit_kl=100.0, selector="random", seed=3, content=content)
+    model.set_plan(make_plan(calibrate_model(model, tokens()), settings))
+    model.zero_unused_weights()
+    return model
+
+
+@torch.no_grad()
+def logits_of(model: Any, tokens_BT: Tensor, **inputs: Any) -> Tensor:
+    logits: Tensor = model(input_ids=tokens_BT, **inputs).logits
+    return logits
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize("content", ["mean", "prune"])
+def test_cached_decoding_equals_the_whole_forward(model_type: str, content: str) -> None:
+    model, text = frozen_model(model_type, content=content), tokens(3, seed=5)
+    whole = logits_of(model, text)
+    cache = None
+    # a prompt, several tokens at once, then one by one
+    for start, stop in [(0, 9), (9, 12), *((t, t + 1) for t in range(12, T))]:
+        with torch.no_grad():
+            output = model(input_ids=text[:, start:stop], cache=cache, use_cache=True)
+        cache = output.cache
+        torch.testing.assert_close(output.logits, whole[:, start:stop], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_a_cache_of_fixed_size(model_type: str) -> None:
+    model, text = frozen_model(model_type), tokens(2, seed=5)
+    whole = logits_of(model, text)
+    cache = StaticCache(config=model.config, max_cache_len=T + 3)
+    for start, stop in [(0, 9), *((t, t + 1) for t in range(9, T))]:
+        output = logits_of(model, text[:, start:stop], cache=cache, use_cache=True)
+        torch.testing.assert_close(output, whole[:, start:stop], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_padding_at_the_left_changes_no_token(model_type: str) -> None:
+    """Greedy generation of a ragged batch is that of each prompt alone."""
+    model = frozen_model(model_type)
+    prompts = [tokens(1, length, seed=length)[0] for length in (3, 9, 6, 9)]
+    alone = [
+        model.generate(prompt[None], attention_mask=torch.ones_like(prompt)[None], max_new_tokens=8, min_new_tokens=8)
+        for prompt in prompts
+    ]
+    batch = torch.stack([torch.nn.functional.pad(prompt, (9 - len(prompt), 0)) for prompt in prompts])
+    mask = (batch > 0).long()
+    together = model.generate(batch, attention_mask=mask, max_new_tokens=8, min_new_tokens=8)
+    for expected, row in zip(alone, together, strict=True):
+        assert row[-8:].tolist() == expected[0, -8:].tolist()
+
+
+def test_padding_at_the_right_changes_no_token_before_it() -> None:
+    model, text = frozen_model("llama"), tokens(2, seed=4)
+    mask = torch.ones_like(text)
+    mask[1, 10:] = 0
+    logits = logits_of(model, text, attention_mask=mask)
+    torch.testing.assert_close(logits[1, :10], logits_of(model, text[1:, :10])[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"attention_mask": torch.tensor([[1, 1, 0, 1, 1]])}, "middle of a sequence"),
+        ({"attention_mask": torch.ones(1, 1, 5, 5, dtype=torch.bool)}, "four-dimensional"),
+        ({"position_ids": torch.tensor([[0, 1, 0, 1, 2]])}, "packs sequences"),
+    ],
+)
+def test_inputs_that_static_heads_cannot_follow(inputs: dict[str, Tensor], message: str) -> None:
+    model = frozen_model("llama")
+    with pytest.raises(ValueError, match=message):
+        logits_of(model, tokens(1, 5), **inputs, use_cache=False)
+    model.set_plan(None)
+    logits_of(model, tokens(1, 5), **inputs, use_cache=False)
+
+
+def test_a_text_longer_than_the_patterns() -> None:
+    model = frozen_model("llama")
+    with pytest.raises(ValueError, match=f"has {T + 1} tokens, and the static heads of this model are fitted to {T}"):
+        logits_of(model, tokens(1, T + 1))
+    with pytest.raises(ValueError, match="max_new_tokens"):
+        model.generate(tokens(1, T - 2), attention_mask=torch.ones(1, T - 2), max_new_tokens=8, min_new_tokens=8)
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+@pytest.mark.parametrize("reader", [saf_titan.hf.load, AutoModelForCausalLM.from_pretrained])
+def test_saved_and_loaded(model_type: str, reader: Any, tmp_path: Path) -> None:
+    model = frozen_model(model_type)
+    model.save_pretrained(tmp_path)
+    again = reader(tmp_path)
+    assert type(again) is type(model)
+    assert again.plan.digest == model.plan.digest
+    assert torch.equal(logits_of(again, tokens()), logits_of(model, tokens()))
+    again.save_pretrained(tmp_path / "again")
+    for name in ("config.json", "model.safetensors", "saf_plan.safetensors"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / name).read_bytes()
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_an_ordinary_folder_gives_the_same_logits(model_type: str, tmp_path: Path) -> None:
+    stock = stock_model(model_type)
+    stock.save_pretrained(tmp_path)
+    torch.testing.assert_close(
+        logits_of(saf_titan.hf.load(tmp_path), tokens()), logits_of(stock, tokens()), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_a_folder_without_all_weights_is_refused(tmp_path: Path) -> None:
+    stock_model("llama", attention_bias=False).save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text()) | {"attention_bias": True}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match="lacks weights of SAFLlamaForCausalLM"):
+        saf_titan.hf.load(tmp_path)
+
+
+def test_half_precision_keeps_the_patterns(tmp_path: Path) -> None:
+    # GPT-2 has no other float32 buffers, such as rotation frequencies
+    frozen_model("gpt2").save_pretrained(tmp_path)
+    exact, half = (saf_titan.hf.load(tmp_path, dtype=dtype) for dtype in (torch.float32, torch.bfloat16))
+    exact.to(torch.bfloat16)
+    assert torch.equal(logits_of(half, tokens()), logits_of(exact, tokens()))

@@ -1,0 +1,43 @@
+"""How a process of a run ends."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from saf_titan.config import load_config
+from saf_titan.run.launch import _write_report
+
+
+def test_a_report_that_fails_is_no_failure_of_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        # a folder without metrics.jsonl has nothing to report
+        _write_report(load_config(None, [f"--dump_folder={tmp_path}"]))
+    assert "The training is complete" in caplog.text
+
+
+def test_a_disk_that_fills_up_inside_torchs_writer_is_a_full_disk(tmp_path: Path) -> None:
+    """torch's writer ignores that a write came short and then raises an error of its own, which is no OSError."""
+    code = """
+import resource, signal, sys, torch, torch.distributed.checkpoint as dcp
+from saf_titan.run.launch import _explain
+from saf_titan.config import load_config
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+run = load_config(None, [f"--dump_folder={sys.argv[1]}"])
+for limit in (2_000, 10_000, 50_000):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        dcp.save({"w": torch.zeros(30_000)}, checkpoint_id=f"{sys.argv[1]}/step-{limit}", no_dist=True)
+    except BaseException as error:
+        print(_explain(error, run))
+"""
+    words = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)]
+    lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        assert line.startswith(f"no space left in {tmp_path}"), line
+        assert "the last complete checkpoint is intact" in line
