@@ -1,1 +1,1 @@
-"""Text from a checkpoint: a cache made for static heads, sampling, and the command line."""
+"""Decoding of our checkpoints with a cache made for static heads, sampling, and the command line."""

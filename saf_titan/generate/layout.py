@@ -1,7 +1,7 @@
 """Which heads of a layer keep what while text is generated, and why.
 
 - A live head needs the keys and the values of its kv head.
-- A static head needs values alone. Its step is one sum of the cached values with a row of its pattern.
+- A static head needs values alone. Its output is a sum of the cached values with a row of its pattern.
 - A static head whose far weights are sums of exponentials needs no cache of values: the newest values and a state of
   fixed size do. That saves something only if no other head of its kv head reads cached values.
 - A pruned head needs nothing.
@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from saf_titan.heads.kv_groups import unread_kv_heads
+from saf_titan.generate.recurrence import certified_error
 from saf_titan.layers.attention import SAFAttention
 from saf_titan.ops.exponentials import BAND, NUM_EXPONENTIALS
-from saf_titan.ops.pattern import PATHS
 
 STATE_ERROR_LIMIT = 1e-5
-"""Largest certified error, as a share of the largest value row, at which a head decodes from a fixed-size state."""
+"""Largest certified error, as a share of the largest value, at which a head decodes from a state of fixed size."""
 _FP64_BYTES = 8
 
 
@@ -32,7 +31,7 @@ class Choice(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The heads of one layer by what they keep; all ascending."""
+    """The heads of one layer by what they keep; ascending unless said otherwise."""
 
     live: tuple[int, ...]
     summed: tuple[int, ...]
@@ -40,9 +39,9 @@ class Layout(NamedTuple):
     states: tuple[int, ...]
     """Static heads with a state of fixed size."""
     key_heads: tuple[int, ...]
-    """Kv heads whose keys are cached."""
+    """Kv heads that a live head reads: their keys are cached."""
     value_heads: tuple[int, ...]
-    """Kv heads whose values are cached."""
+    """Kv heads whose values are cached: first `key_heads`, then those that static heads alone read."""
     group: int
     """Query heads of a kv head."""
 
@@ -56,7 +55,8 @@ def choose(attention: SAFAttention, capacity: int, *, states: bool = True) -> tu
     if attention.is_pruned:
         return tuple(Choice(head, "none", "pruned") for head in static)
     group = attention.n_heads // attention.n_kv_heads
-    obstacles = _obstacles(attention, capacity) if states else dict.fromkeys(static, "asked for")
+    errors = _state_errors(attention) if states else {}
+    obstacles = _obstacles(attention, capacity, errors) if states else dict.fromkeys(static, "asked for")
     # cached values of a kv head stay while one of its heads reads them
     reading = {head // group for head in attention.live_heads} | {head // group for head in obstacles}
     return tuple(
@@ -64,7 +64,7 @@ def choose(attention: SAFAttention, capacity: int, *, states: bool = True) -> tu
         if head in obstacles
         else Choice(head, "values", f"another head reads the values of kv head {head // group}")
         if head // group in reading
-        else Choice(head, "state", f"certified error {_state_error(attention, head):.1e} <= {STATE_ERROR_LIMIT:.0e}")
+        else Choice(head, "state", f"certified error {errors[head]:.1e} of a state <= {STATE_ERROR_LIMIT:.0e}")
         for head in static
     )
 
@@ -72,36 +72,33 @@ def choose(attention: SAFAttention, capacity: int, *, states: bool = True) -> tu
 def make_layout(attention: SAFAttention, choices: Collection[Choice]) -> Layout:
     """Sort the heads of a layer by the choices for its static heads."""
     num_heads, num_kv_heads = attention.n_heads, attention.n_kv_heads
-
-    def read_by(heads: Collection[int]) -> tuple[int, ...]:
-        others = [head for head in range(num_heads) if head not in heads]
-        unread = unread_kv_heads(others, num_heads=num_heads, num_kv_heads=num_kv_heads)
-        return tuple(kv_head for kv_head in range(num_kv_heads) if kv_head not in unread)
-
+    group = num_heads // num_kv_heads
     live = attention.live_heads
     summed, states = (tuple(c.head for c in choices if c.way == way) for way in ("values", "state"))
-    return Layout(live, summed, states, read_by(live), read_by((*live, *summed)), num_heads // num_kv_heads)
+    key_heads, summed_heads = (tuple(sorted({head // group for head in heads})) for heads in (live, summed))
+    value_heads = (*key_heads, *(kv_head for kv_head in summed_heads if kv_head not in key_heads))
+    return Layout(live, summed, states, key_heads, value_heads, group)
 
 
-def _obstacles(attention: SAFAttention, capacity: int) -> dict[int, str]:
+def _obstacles(attention: SAFAttention, capacity: int, state_errors: dict[int, float]) -> dict[int, str]:
     """Why static heads cannot decode from a state, for those that cannot."""
-    pattern, static = attention.inner_attention.pattern(), attention.static_heads
-    if pattern is None:
+    static = attention.static_heads
+    if not state_errors:
         return dict.fromkeys(static, "the pattern is a matrix")
     window, states = BAND + 1, NUM_EXPONENTIALS * _FP64_BYTES / attention.wo.weight.element_size()
     if capacity <= window + states:
         return dict.fromkeys(static, f"the cache of {capacity} values is not larger than a state")
-    errors = {head: _state_error(attention, head) for head in static}
     return {
-        head: f"far weights certified to {error:.1e} only, above {STATE_ERROR_LIMIT:.0e}"
-        for head, error in errors.items()
+        head: f"certified error {error:.1e} of a state > {STATE_ERROR_LIMIT:.0e}"
+        for head, error in state_errors.items()
         # a NaN bound is no bound
         if not error <= STATE_ERROR_LIMIT
     }
 
 
-def _state_error(attention: SAFAttention, head: int) -> float:
+def _state_errors(attention: SAFAttention) -> dict[int, float]:
+    """Certified error of decoding each static head from a state; empty for patterns that are matrices."""
     pattern = attention.inner_attention.pattern()
-    assert pattern is not None
-    errors = pattern.error_HP[attention.static_heads.index(head)]
-    return max(errors[PATHS.index("band")].item(), errors[PATHS.index("gemm")].item())
+    if pattern is None:
+        return {}
+    return dict(zip(attention.static_heads, certified_error(pattern).tolist(), strict=True))

