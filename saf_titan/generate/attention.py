@@ -29,16 +29,17 @@ class CachedAttention(nn.Module):
         super().__init__()
         self.attention = attention
         self.choices: tuple[Choice, ...] = choose(attention, progress.capacity, states=states)
-        self._layout = make_layout(attention, self.choices)
+        self.layout = make_layout(attention, self.choices)
         self._progress = progress
         # gathered once: a layer in training gathers its live rows in every forward
         self._weights = attention.qkv_linear.live_weights()
         self._scaling = attention.scaling if attention.scaling is not None else attention.head_dim**-0.5
-        self._rows = pattern_rows(attention.inner_attention) if self._layout.summed else None
-        self._places = _Places(self._layout, attention)
+        self._rows = pattern_rows(attention.inner_attention) if self.layout.summed else None
+        self._places = _Places(self.layout, attention)
         self._keys: Store | None = None
         self._values: Store | None = None
-        self._sums: BlockSums | None = None
+        self._static_values: Store | None = None
+        self.sums: BlockSums | None = None
         self._states: DecayingSums | None = None
 
     def forward(self, x_BTC: Tensor, attention_masks: object, positions: Tensor | None = None) -> Tensor:
@@ -58,27 +59,36 @@ class CachedAttention(nn.Module):
     @property
     def num_bytes(self) -> int:
         """Bytes of everything that is kept from one token to the next."""
-        parts = (self._keys, self._values, self._sums, self._states)
+        parts = (self._keys, self._values, self._static_values, self.sums, self._states)
         return sum(part.num_bytes for part in parts if part is not None)
 
     def start(self, k_BTKD: Tensor | None, v_BTKD: Tensor) -> None:
         """Fill the cache with the prompts' keys, of the kv heads that live heads read, and their values."""
-        layout, places, capacity = self._layout, self._places, self._progress.capacity
-        if k_BTKD is not None:
-            self._keys = Store(k_BTKD, capacity)
-        if layout.value_heads:
-            self._values = Store(places.cached_values(v_BTKD), capacity)
-        if self._rows is not None and self._values is not None:
-            kv_heads = [layout.value_heads.index(head // layout.group) for head in layout.summed]
-            self._sums = BlockSums(self._rows, self._patterns(layout.summed), kv_heads, self._values)
+        layout, places, capacity = self.layout, self._places, self._progress.capacity
+        self.use(
+            None if k_BTKD is None else Store.of_prompts(k_BTKD, capacity),
+            Store.of_prompts(places.of(v_BTKD, layout.key_heads), capacity) if layout.key_heads else None,
+            Store.of_prompts(places.of(v_BTKD, layout.value_heads), capacity) if layout.value_heads else None,
+        )
         if layout.states:
             pattern = self.attention.inner_attention.pattern()
             assert pattern is not None
             of_states = StaticPattern(*(factor[self._patterns(layout.states)] for factor in pattern))
-            kv_heads = [places.state_values.index(head // layout.group) for head in layout.states]
-            self._states = DecayingSums(
-                of_states, kv_heads, v_BTKD[:, :, places.state_values], self._progress.lengths
-            )  # fmt: skip
+            read = places.state_heads
+            kv_heads = [read.index(head // layout.group) for head in layout.states]
+            self._states = DecayingSums(of_states, kv_heads, places.of(v_BTKD, read), self._progress.lengths)
+
+    def use(self, keys: Store | None, values: Store | None, static_values: Store | None) -> None:
+        """Decode from these stores: keys and values of `Layout.key_heads`, and values of `Layout.value_heads`."""
+        layout = self.layout
+        self._keys, self._values, self._static_values = keys, values, static_values
+        if self._rows is not None:
+            by_kv_head: dict[int, Tensor] = {}
+            for store, kv_heads in ((values, layout.key_heads), (static_values, layout.value_heads)):
+                if store is not None:
+                    by_kv_head |= dict(zip(kv_heads, store.x_BKTD.unbind(1), strict=True))
+            read = [by_kv_head[head // layout.group] for head in layout.summed]
+            self.sums = BlockSums(self._rows, self._patterns(layout.summed), read)
 
     def _patterns(self, heads: Sequence[int]) -> list[int]:
         """Where the patterns of static heads lie among all patterns of the layer."""
@@ -87,31 +97,32 @@ class CachedAttention(nn.Module):
     def _step(self, q_B1UD: Tensor | None, k_B1KD: Tensor | None, v_B1KD: Tensor) -> Tensor:
         """y [B, 1, heads with an output, D] of one token a sequence."""
         positions, places = self._progress.positions, self._places
-        if self._values is not None:
-            self._values.append(places.cached_values(v_B1KD), positions)
         parts_BHD = []
         if q_B1UD is not None and k_B1KD is not None:
-            parts_BHD.append(self._attend(q_B1UD[:, 0], k_B1KD))
-        if self._sums is not None:
-            parts_BHD.append(self._sums.step(positions).to(v_B1KD.dtype))
+            parts_BHD.append(self._attend(q_B1UD[:, 0], k_B1KD, places.of(v_B1KD, self.layout.key_heads)))
+        if self._static_values is not None:
+            self._static_values.append(places.of(v_B1KD, self.layout.value_heads), positions)
+        if self.sums is not None:
+            parts_BHD.append(self.sums.step(places.of(v_B1KD, places.summed_heads)[:, 0], positions).to(v_B1KD.dtype))
         if self._states is not None:
-            newest_BKD = v_B1KD[:, 0, places.state_values]
+            newest_BKD = places.of(v_B1KD, places.state_heads)[:, 0]
             parts_BHD.append(self._states.step(newest_BKD, positions).to(v_B1KD.dtype))
         y_BHD = parts_BHD[0] if len(parts_BHD) == 1 else torch.cat(parts_BHD, dim=1)
         if places.output_order is not None:
             y_BHD = y_BHD.index_select(1, places.output_order)
         return y_BHD[:, None]
 
-    def _attend(self, q_BUD: Tensor, k_B1KD: Tensor) -> Tensor:
-        """Outputs of the live heads, [B, U, D]."""
+    def _attend(self, q_BUD: Tensor, k_B1KD: Tensor, v_B1KD: Tensor) -> Tensor:
+        """Write keys and values of the live heads and return their outputs, [B, U, D]."""
         assert self._keys is not None
         assert self._values is not None
-        progress, places, num_kv_heads = self._progress, self._places, len(self._layout.key_heads)
+        progress, places, num_kv_heads = self._progress, self._places, len(self.layout.key_heads)
         self._keys.append(k_B1KD, progress.positions)
+        self._values.append(v_B1KD, progress.positions)
         N = max(progress.lengths)
         if places.live_slots is not None:
             # queries of zeros beside the live heads of a group: its keys and values are read once in any case
-            q_BHD = q_BUD.new_zeros(len(q_BUD), num_kv_heads * self._layout.group, q_BUD.shape[-1])
+            q_BHD = q_BUD.new_zeros(len(q_BUD), num_kv_heads * self.layout.group, q_BUD.shape[-1])
             q_BUD = q_BHD.index_copy_(1, places.live_slots, q_BUD)
         scores_BKGN = scores(q_BUD.unflatten(1, (num_kv_heads, -1)), self._keys.first(N)).float() * self._scaling
         if not progress.is_even:
@@ -119,7 +130,7 @@ class CachedAttention(nn.Module):
             is_behind_BN = torch.arange(N, device=q_BUD.device) >= length_B[:, None]
             scores_BKGN.masked_fill_(is_behind_BN[:, None, None], -torch.inf)
         weights_BKGN = scores_BKGN.softmax(-1).to(q_BUD.dtype)
-        y_BHD = weighted_sum(weights_BKGN, self._values.first(N)[:, :num_kv_heads]).flatten(1, 2)
+        y_BHD = weighted_sum(weights_BKGN, self._values.first(N)).flatten(1, 2)
         return y_BHD if places.live_slots is None else y_BHD.index_select(1, places.live_slots)
 
 
@@ -134,14 +145,22 @@ class _Places:
             slots = [layout.key_heads.index(head // group) * group + head % group for head in layout.live]
             self.live_slots = torch.tensor(slots, device=device)
         # kv heads whose values are computed: all, or with pruned heads those of live heads
-        computed = layout.value_heads if attention.is_pruned else tuple(range(attention.n_kv_heads))
-        self._cached = None if layout.value_heads == computed else list(layout.value_heads)
-        self.state_values = [kv_head for kv_head in computed if kv_head in {head // group for head in layout.states}]
+        self._computed = layout.key_heads if attention.is_pruned else tuple(range(attention.n_kv_heads))
+        read_by_states = {head // group for head in layout.states}
+        self.state_heads = tuple(kv_head for kv_head in self._computed if kv_head in read_by_states)
+        self.summed_heads = tuple(head // group for head in layout.summed)
+        """The kv head of each static head that is summed, so that some may be there twice."""
+        self._device, self._indices = device, dict[tuple[int, ...], Tensor]()
         produced = [*layout.live, *layout.summed, *layout.states]
         self.output_order: Tensor | None = None
         if produced != sorted(produced):
             self.output_order = torch.tensor([produced.index(head) for head in sorted(produced)], device=device)
 
-    def cached_values(self, v_BTKD: Tensor) -> Tensor:
-        """The values that are cached, of those that are computed, in the order of `layout.value_heads`."""
-        return v_BTKD if self._cached is None else v_BTKD[:, :, self._cached]
+    def of(self, v_BTKD: Tensor, kv_heads: tuple[int, ...]) -> Tensor:
+        """The values of some kv heads, of those that are computed."""
+        if kv_heads == self._computed:
+            return v_BTKD
+        if kv_heads not in self._indices:
+            indices = [self._computed.index(kv_head) for kv_head in kv_heads]
+            self._indices[kv_heads] = torch.tensor(indices, device=self._device)
+        return v_BTKD.index_select(2, self._indices[kv_heads])

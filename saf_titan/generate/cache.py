@@ -12,15 +12,22 @@ from torch import Tensor
 
 
 class Store:
-    """One tensor a kv head and position: keys or values."""
+    """Keys or values of some kv heads at every position.
 
-    def __init__(self, x_BTKD: Tensor, capacity: int) -> None:
-        """Take up the prompts' keys or values, with room for `capacity` positions."""
+    Heads come before time, because a decoding step reads one head after the other, each from its first position on.
+    """
+
+    def __init__(self, x_BKTD: Tensor) -> None:
+        """x: room for T positions. It must be finite: a weight of zero does not hide a NaN."""
+        self.x_BKTD = x_BKTD
+
+    @classmethod
+    def of_prompts(cls, x_BTKD: Tensor, capacity: int) -> Store:
+        """A store of `capacity` positions with the prompts' keys or values in it."""
         B, T, K, D = x_BTKD.shape
-        # heads before time: a decoding step reads one head after the other, each from its first position on
-        # zeros, because a weight of zero does not hide a NaN in what a shorter sequence has not written yet
-        self.x_BKTD = x_BTKD.new_zeros(B, K, capacity, D)
-        self.x_BKTD[:, :, :T] = x_BTKD.transpose(1, 2)
+        store = cls(x_BTKD.new_zeros(B, K, capacity, D))
+        store.x_BKTD[:, :, :T] = x_BTKD.transpose(1, 2)
+        return store
 
     def append(self, x_B1KD: Tensor, positions: Sequence[int]) -> None:
         """Write one position of each sequence."""

@@ -39,9 +39,9 @@ class Layout(NamedTuple):
     states: tuple[int, ...]
     """Static heads with a state of fixed size."""
     key_heads: tuple[int, ...]
-    """Kv heads that a live head reads: their keys are cached."""
+    """Kv heads that a live head reads: their keys and values are cached."""
     value_heads: tuple[int, ...]
-    """Kv heads whose values are cached: first `key_heads`, then those that static heads alone read."""
+    """Kv heads that static heads alone read, from cached values: no keys are cached."""
     group: int
     """Query heads of a kv head."""
 
@@ -76,7 +76,7 @@ def make_layout(attention: SAFAttention, choices: Collection[Choice]) -> Layout:
     live = attention.live_heads
     summed, states = (tuple(c.head for c in choices if c.way == way) for way in ("values", "state"))
     key_heads, summed_heads = (tuple(sorted({head // group for head in heads})) for heads in (live, summed))
-    value_heads = (*key_heads, *(kv_head for kv_head in summed_heads if kv_head not in key_heads))
+    value_heads = tuple(kv_head for kv_head in summed_heads if kv_head not in key_heads)
     return Layout(live, summed, states, key_heads, value_heads, group)
 
 

@@ -2,7 +2,7 @@
 
 The weights of a static head do not depend on the text. So when decoding reaches position n, the values before n can be
 summed for the positions n .. n + BLOCK - 1 in one matrix product: it reads the cache once where single steps would read
-it BLOCK times. A step then adds the values from n on, at most BLOCK of them.
+it BLOCK times. Each newer value is added to the rest of its block when it comes.
 
 Shapes: B sequences, S static heads, T positions, I positions of a block, J keys, D head dim.
 """
@@ -14,7 +14,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from saf_titan.generate.cache import Store
 from saf_titan.generate.rows import Rows
 
 BLOCK = 32
@@ -22,34 +21,33 @@ BLOCK = 32
 
 
 class BlockSums:
-    """Outputs of the S static heads of a layer from the values in a store."""
+    """Outputs of the S static heads of a layer from cached values."""
 
-    def __init__(self, rows: Rows, patterns: Sequence[int], kv_of_head: Sequence[int], values: Store) -> None:
+    def __init__(self, rows: Rows, patterns: Sequence[int], values: Sequence[Tensor]) -> None:
         """
         Args:
             rows: the patterns of the layer.
             patterns: for each head the index of its pattern.
-            kv_of_head: for each head the index of its values in the store.
-            values: holds the prompts' values; every step writes to it before `step` is called.
+            values: for each head its cached values [B, T, D], views of a store. They hold the prompts' values, and
+                the caller writes each newer value there.
         """
-        self._rows, self._patterns, self._kv_of_head, self._values = rows, patterns, list(kv_of_head), values
-        B, _, _, D = values.x_BKTD.shape
-        # fp32 also for 16-bit values: a sum in two parts is rounded once
-        self._ahead_BSID = values.x_BKTD.new_zeros(B, len(patterns), BLOCK, D, dtype=torch.float32)
-        self._within: list[Tensor] = []
+        self._rows, self._patterns, self._values = rows, patterns, values
+        B, _, D = values[0].shape
+        # fp32 also for 16-bit values: a sum in parts is rounded once
+        self._ahead_BSID = values[0].new_zeros(B, len(patterns), BLOCK, D, dtype=torch.float32)
+        self._within_BSII = self._ahead_BSID.new_empty(0)
         self._starts: list[int] = []
         self._done = BLOCK
 
-    def step(self, positions: Sequence[int]) -> Tensor:
-        """Return y at the next position of each sequence, whose value is in the store: fp32 [B, S, D]."""
+    def step(self, v_BSD: Tensor, positions: Sequence[int]) -> Tensor:
+        """Add the value of each head at the next position of each sequence and return y there: fp32 [B, S, D]."""
         if self._done == BLOCK:
             self._begin_block(positions)
         done = self._done
         assert list(positions) == [start + done for start in self._starts]
-        recent_BSJD = self._recent(done + 1).float()
-        weight_BS1J = torch.stack([within_SIJ[:, done, : done + 1] for within_SIJ in self._within])[:, :, None]
         self._done += 1
-        return self._ahead_BSID[:, :, done] + (weight_BS1J @ recent_BSJD)[:, :, 0]
+        self._ahead_BSID[:, :, done:].addcmul_(self._within_BSII[:, :, done:, done, None], v_BSD.float()[:, :, None])
+        return self._ahead_BSID[:, :, done]
 
     @property
     def num_bytes(self) -> int:
@@ -57,23 +55,19 @@ class BlockSums:
 
     def _begin_block(self, positions: Sequence[int]) -> None:
         self._starts, self._done = list(positions), 0
-        self._within = []
-        is_even = len(set(positions)) == 1
         # sequences of one length have the same weights
-        groups = [slice(None)] if is_even else [slice(b, b + 1) for b in range(len(positions))]
-        for group, start in zip(groups, self._starts, strict=False):
-            stop = min(start + BLOCK, self._rows.length)
-            within_SII = [self._rows.block(p, start, stop, start, stop) for p in self._patterns]
-            self._within.append(torch.stack(within_SII))
-            for s, (pattern, kv_head) in enumerate(zip(self._patterns, self._kv_of_head, strict=True)):
+        starts = sorted(set(positions))
+        stops = [min(start + BLOCK, self._rows.length) for start in starts]
+        within = []
+        for start, stop in zip(starts, stops, strict=True):
+            within_SII = torch.stack([self._rows.block(p, start, stop, start, stop) for p in self._patterns])
+            padding = BLOCK - (stop - start)
+            within.append(torch.nn.functional.pad(within_SII, (0, padding, 0, padding)))
+            for s, (pattern, v_BTD) in enumerate(zip(self._patterns, self._values, strict=True)):
                 weight_IJ = self._rows.block(pattern, start, stop, 0, start)
-                v_BJD = self._values.x_BKTD[group, kv_head, :start].float()
-                self._ahead_BSID[group, s, : stop - start] = weight_IJ @ v_BJD
-
-    def _recent(self, length: int) -> Tensor:
-        """The first values of the block, [B, S, length, D]."""
-        x_BKTD = self._values.x_BKTD
-        if len(set(self._starts)) == 1:
-            return x_BKTD[:, self._kv_of_head, self._starts[0] : self._starts[0] + length]
-        recent = [x_KTD[self._kv_of_head, n : n + length] for x_KTD, n in zip(x_BKTD, self._starts, strict=True)]
-        return torch.stack(recent)
+                for b, position in enumerate(positions):
+                    # one sequence at a time: a batched product would copy values that are part of a store
+                    if position == start:
+                        torch.mm(weight_IJ, v_BTD[b, :start].float(), out=self._ahead_BSID[b, s, : stop - start])
+        chosen = [within[starts.index(position)] for position in positions]
+        self._within_BSII = torch.stack(chosen if len(starts) > 1 else chosen[:1])

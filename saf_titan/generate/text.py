@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from saf_titan.generate.cached_model import cached
+from saf_titan.generate.cached_model import CachedModel, cached
 from saf_titan.generate.sampling import Sampler, Sampling
 from saf_titan.models.decoder import FreezableDecoder
 
@@ -17,6 +17,8 @@ def generate(
     sampling: Sampling,
     stop: int | None = None,
     vocab_size: int | None = None,
+    first_sequence: int = 0,
+    watch: Callable[[CachedModel], None] | None = None,
 ) -> Iterator[list[int | None]]:
     """Yield the next token of every prompt, step by step; None for a sequence that has ended.
 
@@ -25,13 +27,17 @@ def generate(
         max_new_tokens: tokens after each prompt, at least 1.
         stop: the token that ends a sequence; it is not part of the result.
         vocab_size: ids from here on are padding of the embedding and never drawn.
+        first_sequence: number of the first prompt, for prompts that come in several batches; see `Sampler`.
+        watch: called once, when the prompts are in the cache.
 
     Raises ValueError, before the first token, where a sequence would be longer than the model is defined for.
     """
-    samplers = [Sampler(sampling, sequence) for sequence in range(len(prompts))]
+    samplers = [Sampler(sampling, first_sequence + index) for index in range(len(prompts))]
     has_ended = [False] * len(prompts)
     with cached(model, tokens_needed(prompts, max_new_tokens)) as decoder:
         logits_BV = decoder.prefill(prompts)
+        if watch is not None:
+            watch(decoder)
         for count in range(1, max_new_tokens + 1):
             drawn = [sampler.draw(logits_V[:vocab_size]) for sampler, logits_V in zip(samplers, logits_BV, strict=True)]
             has_ended = [ended or token == stop for ended, token in zip(has_ended, drawn, strict=True)]

@@ -45,15 +45,17 @@ def test_steps_are_naive_sums(kind: str, lengths: list[int]) -> None:
     """Also two heads on one kv head, over the border of a block and up to the end of the patterns."""
     rows, exact_STT = rows_and_matrix(kind)
     v_BTKD = torch.randn(len(lengths), T, 3, D, generator=torch.Generator().manual_seed(1))
-    values = Store(v_BTKD[:, : max(lengths)], T)
+    values = Store.of_prompts(v_BTKD[:, : max(lengths)], T)
     for sequence, length in enumerate(lengths):
         values.x_BKTD[sequence, :, length:] = torch.nan
     heads = [(1, 2), (0, 0), (0, 2)]
-    sums = BlockSums(rows, [pattern for pattern, _ in heads], [kv_head for _, kv_head in heads], values)
+    views = [values.x_BKTD[:, kv_head] for _, kv_head in heads]
+    sums = BlockSums(rows, [pattern for pattern, _ in heads], views)
     for step in range(T - max(lengths)):
         positions = [length + step for length in lengths]
         values.append(torch.stack([v_BTKD[b, i : i + 1] for b, i in enumerate(positions)]), positions)
-        y_BSD = sums.step(positions)
+        v_BSD = torch.stack([v_BTKD[b, i, [kv_head for _, kv_head in heads]] for b, i in enumerate(positions)])
+        y_BSD = sums.step(v_BSD, positions)
         for b, i in enumerate(positions):
             expected_SD = torch.stack(
                 [exact_STT[pattern, i, : i + 1] @ v_BTKD[b, : i + 1, kv_head].double() for pattern, kv_head in heads]
@@ -64,5 +66,5 @@ def test_steps_are_naive_sums(kind: str, lengths: list[int]) -> None:
 
 def test_bytes_are_those_of_the_block() -> None:
     rows, _ = rows_and_matrix("factors")
-    values = Store(torch.zeros(3, 1, 2, D, dtype=torch.bfloat16), T)
-    assert BlockSums(rows, [0, 1], [0, 1], values).num_bytes == 3 * 2 * BLOCK * D * 4
+    v_BTD = torch.zeros(3, T, D, dtype=torch.bfloat16)
+    assert BlockSums(rows, [0, 1], [v_BTD, v_BTD]).num_bytes == 3 * 2 * BLOCK * D * 4
