@@ -198,8 +198,7 @@ def main() -> None:
     print(machine_line(torch.device("cpu")))
     names = "dtype batch layers context static tokens/s gain free share-of-free cache-MiB of-ordinary"
     columns = [name.replace("-", " ") for name in names.split()]
-    print("| " + " | ".join(columns) + " |", "|---" * len(columns) + "|", sep="
-")
+    print("| " + " | ".join(columns) + " |", "|---" * len(columns) + "|", sep="\n")
     for cell in cells:
         start = time.perf_counter()
         print(*measure(*cell), sep="\n", flush=True)
