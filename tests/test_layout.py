@@ -18,6 +18,7 @@ ORDER = (
     "one_layer",
     "analysis",
     "hf",
+    "own_loop",
     "models",
     "layers",
     "circuits",
