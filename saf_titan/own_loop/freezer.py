@@ -123,7 +123,7 @@ class Freezer:
         return f"{len(names)} of {total} heads static" + (f": {', '.join(names)}" if names else "")
 
     @torch.no_grad()
-    def _zero(self, parameter: nn.Parameter, rows: Tensor) -> None:
+    def _zero(self, parameter: Tensor, rows: Tensor) -> None:
         """Zero rows of a parameter and of its moments, which the optimizer then keeps at zero."""
         moments = [
             value

@@ -81,11 +81,11 @@ class FreezableHeads(nn.Module):
         )
         return y_BTHD.flatten(2)
 
-    def unused_rows(self) -> list[tuple[nn.Parameter, Tensor]]:
+    def unused_rows(self) -> list[tuple[Tensor, Tensor]]:
         """Weights and biases of `projections` with the numbers of those rows that static heads no longer use."""
         unused = self.unused()
         H, K = self.num_heads, self.num_kv_heads
-        rows: list[tuple[nn.Parameter, Tensor]] = []
+        rows: list[tuple[Tensor, Tensor]] = []
         D = self._head_dim(self.projections)
         # in a fused matrix keys lie behind the queries, and values behind the keys
         is_fused = len(self.projections) == 1
@@ -182,9 +182,9 @@ class FreezableHeads(nn.Module):
         index = torch.tensor(self._kv_index, device=v_BTKD.device)
         kept = torch.tensor(self._kept_k, device=v_BTKD.device)
         k_BTUD, v_BTUD = k_BTKD.index_select(2, index), v_BTKD.index_select(2, kept).index_select(2, index)
-        y_BTUD = F.scaled_dot_product_attention(
-            *(x_BTUD.transpose(1, 2) for x_BTUD in (q_BTUD, k_BTUD, v_BTUD)), is_causal=True, scale=self.scale
-        ).transpose(1, 2)
+        q_BUTD, k_BUTD, v_BUTD = (x_BTUD.transpose(1, 2) for x_BTUD in (q_BTUD, k_BTUD, v_BTUD))
+        y_BUTD = F.scaled_dot_product_attention(q_BUTD, k_BUTD, v_BUTD, is_causal=True, scale=self.scale)
+        y_BTUD = y_BUTD.transpose(1, 2)
         return y_BTHD.index_copy(2, torch.tensor(self.live_heads, device=v_BTKD.device), y_BTUD).flatten(2)
 
     def _on(self, device: torch.device, kind: str) -> Tensor:
