@@ -22,22 +22,14 @@ class TransformersModel:
     def __init__(self, path: Path, dtype: str | None) -> None:
         """Raises ValueError where the model or its tokenizer cannot be read, or transformers is not installed."""
         try:
-            from transformers import AutoTokenizer
             from transformers.utils import logging
 
             from saf_titan import hf
+            from saf_titan.hf.tokenizer_files import read_tokenizer
         except ImportError as error:
             raise ValueError(f"{path} is a model of transformers: pip install 'saf_titan[hf]' ({error})") from error
         logging.disable_progress_bar()
-        settings: dict[str, Any] = {"gguf_file": path.name} if path.suffix == ".gguf" else {}
-        folder = path.parent if settings else path
-        try:
-            self.tokenizer = AutoTokenizer.from_pretrained(folder, **settings)
-        except (ValueError, OSError) as error:
-            raise ValueError(
-                f"{path} has no tokenizer that transformers can read ({str(error).splitlines()[0]}): copy its "
-                "tokenizer files there"
-            ) from error
+        self.tokenizer = read_tokenizer(path)
         self.model = hf.load(path, **({} if dtype is None else {"dtype": getattr(torch, dtype)})).eval()
 
     def require_length(self, prompts: Sequence[str], max_new_tokens: int) -> None:
