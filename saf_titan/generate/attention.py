@@ -101,9 +101,13 @@ class CachedAttention(nn.Module):
         if q_B1UD is not None and k_B1KD is not None:
             parts_BHD.append(self._attend(q_B1UD[:, 0], k_B1KD, places.of(v_B1KD, self.layout.key_heads)))
         if self._static_values is not None:
-            self._static_values.append(places.of(v_B1KD, self.layout.value_heads), positions)
+            static_B1KD = places.of(v_B1KD, self.layout.value_heads)
+            self._static_values.append(static_B1KD, positions)
         if self.sums is not None:
-            parts_BHD.append(self.sums.step(places.of(v_B1KD, places.summed_heads)[:, 0], positions).to(v_B1KD.dtype))
+            # ungrouped heads are summed in the order of their values
+            is_same = places.summed_heads == self.layout.value_heads
+            summed_B1SD = static_B1KD if is_same else places.of(v_B1KD, places.summed_heads)
+            parts_BHD.append(self.sums.step(summed_B1SD[:, 0], positions).to(v_B1KD.dtype))
         if self._states is not None:
             newest_BKD = places.of(v_B1KD, places.state_heads)[:, 0]
             parts_BHD.append(self._states.step(newest_BKD, positions).to(v_B1KD.dtype))

@@ -1,10 +1,11 @@
-"""Rows of the patterns of static heads: weights of a block of queries.
+"""Rows of the patterns of static heads, for a block of queries.
 
-Shapes: T positions (T_fit), I queries of a block, J keys.
+Shapes: T positions (T_fit), I queries of a block, J keys before the block, D head dim.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -22,10 +23,16 @@ class Rows(Protocol):
     def length(self) -> int:
         """Positions that the patterns are defined for."""
 
-    def block(self, head: int, start: int, stop: int, first_key: int, last_key: int) -> Tensor:
-        """Weights of the queries start .. stop - 1 for the keys first_key .. last_key - 1, fp32 [I, J].
+    def within(self, head: int, start: int, stop: int) -> Tensor:
+        """Weights of the queries start .. stop - 1 for the keys of the same positions, fp32 [I, I].
 
-        head: index of the pattern. Weights of keys behind their query are zero. Keys end at `stop` at the latest.
+        head: index of the pattern. Weights of keys behind their query are zero.
+        """
+
+    def sums_before(self, head: int, start: int, stop: int, values: Sequence[Tensor]) -> list[Tensor]:
+        """For each of several sequences the sums over all keys before `start`, fp32 [I, D].
+
+        values: fp32 [start, D] of each sequence.
         """
 
 
@@ -44,15 +51,30 @@ class FactorRows:
     def length(self) -> int:
         return self._pattern.T_fit
 
-    def block(self, head: int, start: int, stop: int, first_key: int, last_key: int) -> Tensor:
-        pattern, num_keys = self._pattern, last_key - first_key
+    def within(self, head: int, start: int, stop: int) -> Tensor:
         if not self._is_exact[head]:
-            alpha_1T, rho_1T = pattern.alpha_HT[head, None].double(), pattern.rho_HT[head, None].double()
-            return attention_rows(alpha_1T, rho_1T, start, stop)[0, :, first_key:last_key].float()
-        # the row of query i begins at its lag to the first key: windows of one vector, those of later queries first
-        begin = self.length - stop + first_key
-        weight_IJ = self._reversed_S2T[head, begin : begin + stop - start + num_keys - 1].unfold(0, num_keys, 1).flip(0)
-        return weight_IJ * pattern.scale_HT[head, first_key:last_key] * pattern.inv_z_HT[head, start:stop, None]
+            return self._exact_rows(head, start, stop)[:, start:]
+        weight_II = self._windows(head, start, stop, start, stop).flip(0)
+        return weight_II * self._pattern.scale_HT[head, start:stop] * self._pattern.inv_z_HT[head, start:stop, None]
+
+    def sums_before(self, head: int, start: int, stop: int, values: Sequence[Tensor]) -> list[Tensor]:
+        if not self._is_exact[head]:
+            exact_IJ = self._exact_rows(head, start, stop)[:, :start]
+            return [exact_IJ @ v_JD for v_JD in values]
+        # what can be done to the few sums is not done to the many weights
+        weight_IJ = self._windows(head, start, stop, 0, start) * self._pattern.scale_HT[head, :start]
+        inv_z_I1 = self._pattern.inv_z_HT[head, start:stop, None]
+        return [(weight_IJ @ v_JD).flip(0) * inv_z_I1 for v_JD in values]
+
+    def _windows(self, head: int, start: int, stop: int, first_key: int, last_key: int) -> Tensor:
+        """Weights of lags, [I, J], without scales; the last query first."""
+        # the row of query i begins at its lag to the first key, so that rows are windows of one vector
+        begin, num_keys = self.length - stop + first_key, last_key - first_key
+        return self._reversed_S2T[head, begin : begin + stop - start + num_keys - 1].unfold(0, num_keys, 1)
+
+    def _exact_rows(self, head: int, start: int, stop: int) -> Tensor:
+        alpha_1T, rho_1T = self._pattern.alpha_HT[head, None].double(), self._pattern.rho_HT[head, None].double()
+        return attention_rows(alpha_1T, rho_1T, start, stop)[0].float()
 
 
 class MatrixRows:
@@ -65,8 +87,11 @@ class MatrixRows:
     def length(self) -> int:
         return self._p_STT.shape[1]
 
-    def block(self, head: int, start: int, stop: int, first_key: int, last_key: int) -> Tensor:
-        return self._p_STT[head, start:stop, first_key:last_key]
+    def within(self, head: int, start: int, stop: int) -> Tensor:
+        return self._p_STT[head, start:stop, start:stop]
+
+    def sums_before(self, head: int, start: int, stop: int, values: Sequence[Tensor]) -> list[Tensor]:
+        return [self._p_STT[head, start:stop, :start] @ v_JD for v_JD in values]
 
 
 def pattern_rows(inner: MixedAttention) -> Rows:

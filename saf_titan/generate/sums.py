@@ -57,17 +57,17 @@ class BlockSums:
         self._starts, self._done = list(positions), 0
         # sequences of one length have the same weights
         starts = sorted(set(positions))
-        stops = [min(start + BLOCK, self._rows.length) for start in starts]
         within = []
-        for start, stop in zip(starts, stops, strict=True):
-            within_SII = torch.stack([self._rows.block(p, start, stop, start, stop) for p in self._patterns])
+        for start in starts:
+            stop = min(start + BLOCK, self._rows.length)
             padding = BLOCK - (stop - start)
+            within_SII = torch.stack([self._rows.within(p, start, stop) for p in self._patterns])
             within.append(torch.nn.functional.pad(within_SII, (0, padding, 0, padding)))
+            members = [b for b, position in enumerate(positions) if position == start]
             for s, (pattern, v_BTD) in enumerate(zip(self._patterns, self._values, strict=True)):
-                weight_IJ = self._rows.block(pattern, start, stop, 0, start)
-                for b, position in enumerate(positions):
-                    # one sequence at a time: a batched product would copy values that are part of a store
-                    if position == start:
-                        torch.mm(weight_IJ, v_BTD[b, :start].float(), out=self._ahead_BSID[b, s, : stop - start])
+                # one sequence at a time: a batched product would copy values that are part of a store
+                sums = self._rows.sums_before(pattern, start, stop, [v_BTD[b, :start].float() for b in members])
+                for b, sum_ID in zip(members, sums, strict=True):
+                    self._ahead_BSID[b, s, : stop - start] = sum_ID
         chosen = [within[starts.index(position)] for position in positions]
         self._within_BSII = torch.stack(chosen if len(starts) > 1 else chosen[:1])

@@ -32,11 +32,15 @@ def rows_and_matrix(kind: str) -> tuple[Rows, Tensor]:
 def test_blocks_are_parts_of_the_matrix(kind: str) -> None:
     rows, exact_STT = rows_and_matrix(kind)
     assert rows.length == T
-    for start, stop, first, last in ((0, 1, 0, 1), (5, 20, 5, 20), (7, 39, 0, 7), (90, T, 0, 90), (T - 1, T, 0, T - 1)):
+    v_TD = torch.randn(T, D, generator=torch.Generator().manual_seed(1))
+    for start, stop in ((1, 2), (5, 20), (7, 39), (90, T), (T - 1, T)):
         for head in range(2):
-            expected_IJ = exact_STT[head, start:stop, first:last].float()
-            found_IJ = rows.block(head, start, stop, first, last)
-            torch.testing.assert_close(found_IJ, expected_IJ, rtol=2e-5, atol=1e-7)
+            expected_II = exact_STT[head, start:stop, start:stop].float()
+            torch.testing.assert_close(rows.within(head, start, stop), expected_II, rtol=2e-5, atol=1e-7)
+            sums = rows.sums_before(head, start, stop, [v_TD[:start], -v_TD[:start]])
+            expected_ID = (exact_STT[head, start:stop, :start] @ v_TD[:start].double()).float()
+            torch.testing.assert_close(sums[0], expected_ID, rtol=0, atol=2e-6)
+            assert torch.equal(sums[1], -sums[0])
 
 
 @pytest.mark.parametrize("lengths", [[3, 3], [1, 50, 20]], ids=str)
