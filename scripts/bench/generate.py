@@ -76,7 +76,7 @@ def build(dtype: torch.dtype, num_layers: int, T: int, rate: float) -> Freezable
 
 def check(model: FreezableDecoder, dtype: torch.dtype) -> None:
     """Cached decoding must give the logits of the whole forward."""
-    ids = torch.randint(1000, (1, 80), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(model.lm_head.out_features, (1, 80), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected_TV = model(ids)[0, 39:].float()
     for states in (False, True):
@@ -154,7 +154,8 @@ def measure(dtype_name: str, batch: int, T: int) -> list[str]:
     dtype, num_layers = getattr(torch, dtype_name), LAYERS[batch]
     buffers = []
     for _ in range(num_layers):
-        size = batch * 12 * (T + STEPS) * 64
+        shape = SHAPES["gpt"]["124m"]
+        size = batch * shape.num_heads * (T + STEPS) * shape.head_dim
         # as large as keys are, and filled quickly: a draw of billions of numbers takes longer than the measurement
         pair = [torch.randn(1 << 16).to(dtype).repeat(-(-size // (1 << 16)))[:size].clone() for _ in range(2)]
         buffers.append((pair[0], pair[1]))

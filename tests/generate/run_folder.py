@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from saf_titan.models import model_spec
 from saf_titan.run.resume import MODEL_KEY, PLAN_KEY, model_identity
 from saf_titan.saf.install.checkpoint import write_checkpoint
 from saf_titan.saf.plan.plan import StaticPlan
-from tests.data.corpus import write_corpus
+from tests.data.corpus import TOKENIZER_SHA256, write_corpus
 from tests.saf import synthetic
 from tests.saf.plans import plan_of
 
@@ -44,9 +45,15 @@ def write_run(folder: Path, model: str = GPT) -> Path:
     tokenizer = write_tokenizer(folder / "corpus")
     ids = np.random.default_rng(0).integers(0, 256, size=600)
     write_corpus(folder / "corpus", train=ids[:300], val=ids[300:], vocab_size=VOCABULARY, eot=256)
-    manifest = json.loads((folder / "corpus/manifest.json").read_text())
+    path = folder / "corpus/manifest.json"
+    manifest = json.loads(path.read_text())
     manifest["tokenizer"] |= {"name": "corpus", "sha256": tokenizer.sha256}
-    (folder / "corpus/manifest.json").write_text(json.dumps(manifest))
+    for shard in (shard for split in manifest["splits"].values() for shard in split["shards"]):
+        file = folder / "corpus" / shard["file"]
+        content = file.read_bytes().replace(bytes.fromhex(TOKENIZER_SHA256), bytes.fromhex(tokenizer.sha256))
+        file.write_bytes(content)
+        shard["sha256"] = hashlib.sha256(content).hexdigest()
+    path.write_text(json.dumps(manifest))
     (folder / "run").mkdir()
     (folder / "run/config.toml").write_text(
         f'data.path = "{folder / "corpus"}"\n'
