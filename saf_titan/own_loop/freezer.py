@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -40,12 +41,16 @@ class Freezer:
             optimizer: its moments of static heads become zero, as their weights do.
             settings: those of `PlanSettings`: rate, selector, content, max_fit_kl, ...
 
-        Raises ValueError for a model without such layers, for settings out of range, and for selectors that need more
-        than queries and keys.
+        Raises ValueError for a model without such layers or with sharded parameters, for settings out of range, and for
+        selectors that need more than queries and keys.
         """
         self.layers = [module for module in model.modules() if isinstance(module, FreezableHeads)]
         if not self.layers:
             raise ValueError("the model has no FreezableHeads: put one in each attention layer (docs/own_loop.md)")
+        if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+            raise ValueError(
+                "the parameters are sharded, as by FSDP: wrap in DistributedDataParallel, or use saf_titan.train"
+            )
         self._settings = PlanSettings(**settings)
         selector = SELECTORS[self._settings.selector]
         if selector.measure is not None or selector.watches_gradients:

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import functional as F
 
 from saf_titan.own_loop import FreezableHeads, Freezer
@@ -194,3 +197,15 @@ def test_what_is_refused() -> None:
     model(BATCHES[0]).sum().backward()
     with pytest.raises(ValueError, match="there are gradients"):
         freezer.freeze(BATCHES)
+
+
+def test_sharded_parameters_are_refused(tmp_path: Path) -> None:
+    model = Model()
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        model.head.weight = nn.Parameter(distribute_tensor(model.head.weight.detach(), mesh, [Shard(0)]))
+        with pytest.raises(ValueError, match="the parameters are sharded, as by FSDP"):
+            Freezer(model, adam(model))
+    finally:
+        dist.destroy_process_group()
