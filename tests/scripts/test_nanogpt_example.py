@@ -35,6 +35,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def train(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(FOLDER)
+    # the benchmarks have a module of this name too
+    other = sys.modules.pop("model", None)
     spec = importlib.util.spec_from_file_location("nanogpt_train", FOLDER / "train.py")
     assert spec is not None
     assert spec.loader is not None
@@ -42,6 +44,8 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     spec.loader.exec_module(module)
     yield module
     del sys.modules["model"]
+    if other is not None:
+        sys.modules["model"] = other
 
 
 def test_at_most_a_dozen_lines_are_added() -> None:
