@@ -12,11 +12,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "saf_titan"
 
 ORDER = (
+    "generate",
     "run",
     "report",
     "one_layer",
     "analysis",
     "hf",
+    "own_loop",
     "models",
     "layers",
     "circuits",

@@ -113,6 +113,38 @@ def read_nanogpt_meta(folder: Path) -> NanoGPTMeta | None:
     )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizerEntry:
+    """The tokenizer that the ids of a corpus come from."""
+
+    path: Path
+    """The file that tells it."""
+    name: str
+    sha256: str
+
+
+def read_tokenizer(corpus: Path) -> TokenizerEntry | None:
+    """Return what the manifest of a corpus says of its tokenizer; None where there is no manifest of `rust_data`.
+
+    corpus: a folder, or one of its .bin files.
+
+    Raises:
+        ValueError: the manifest is no JSON, or a field is missing or wrong.
+    """
+    folder = corpus.parent if corpus.is_file() else corpus
+    for path in (folder / FILE_NAME, folder / META_NAME):
+        if not path.is_file():
+            continue
+        try:
+            root = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: cannot be read ({error})") from None
+        if isinstance(root, dict) and root.get("format") in (FORMAT, NANOGPT_FORMAT):
+            table = _Table(path, "", root).table("tokenizer")
+            return TokenizerEntry(path=path, name=table.get("name", str), sha256=table.get("sha256", str))
+    return None
+
+
 def _read_dtype(table: "_Table") -> str:
     dtype = table.get("dtype", str)
     if dtype not in BYTES_PER_TOKEN:

@@ -81,6 +81,12 @@ class MixedAttention(Module):
         self.static_heads_S = self.live_heads_U[:0]
         self._drop_patterns()
 
+    def pattern(self) -> StaticPattern | None:
+        """The prepared pattern of the static heads; None where they have none, or a dense one."""
+        if not self.static_heads or self.dense_STT is not None:
+            return None
+        return StaticPattern(*(getattr(self, f"pattern_{name}") for name in StaticPattern._fields))
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MixedAttention:
         # the patterns move to other devices with the module, but a cast, as by half(), would overflow their factors
         before = {f"pattern_{name}": self._buffers.get(f"pattern_{name}") for name in StaticPattern._fields}
@@ -108,17 +114,12 @@ class MixedAttention(Module):
         heads = Heads(self.live_heads_U, self.static_heads_S)
         # the choice depends on the width and the device of values, not on their numbers
         v_BTKD = torch.empty((1, 1, 1, head_dim), device=device)
-        obstacle = fused_obstacle(v_BTKD, heads, self._pattern())
+        obstacle = fused_obstacle(v_BTKD, heads, self.pattern())
         if obstacle is not None:
             return f"split (auto: fused {obstacle})"
         if prefers_split(v_BTKD, None):
             return "split (auto: it keeps torch's attention kernel for live heads; not timed against fused on a GPU)"
         return "fused (auto: the fastest measured on a CPU)"
-
-    def _pattern(self) -> StaticPattern | None:
-        if not self.static_heads:
-            return None
-        return StaticPattern(*(getattr(self, f"pattern_{name}") for name in StaticPattern._fields))
 
     def forward(
         self, q_BTUD: Tensor | None, k_BTKD: Tensor | None, v_BTKD: Tensor, *, scale: float | None = None
@@ -133,7 +134,7 @@ class MixedAttention(Module):
             v_BTKD,
             live_heads=self.live_heads_U,
             static_heads=self.static_heads_S,
-            pattern=self._pattern(),
+            pattern=self.pattern(),
             scale=scale,
             # a named back end is for layers with live and static heads; other layers have only one implementation
             backend=self.backend if self.static_heads and self.live_heads_U.numel() else "auto",
@@ -217,6 +218,15 @@ class SAFAttention(GQAttention):
         self.inner_attention.set_dense(heads, p_STT.to(self.wo.weight.device))
         self.qkv_linear.skip(heads, values=False)
 
+    @property
+    def fitted_length(self) -> int | None:
+        """The longest sequence that the patterns of the static heads are defined for; None for no limit."""
+        inner = self.inner_attention
+        if inner.dense_STT is not None:
+            return inner.dense_STT.shape[1]
+        pattern = inner.pattern()
+        return pattern.T_fit if pattern is not None else None
+
     def pattern_logits(self) -> tuple[Tensor, Tensor]:
         """alpha and rho [S, T_fit] of the prepared patterns; gradients of mixing arrive there if asked for."""
         return self.inner_attention.pattern_alpha_HT, self.inner_attention.pattern_rho_HT
@@ -255,15 +265,29 @@ class SAFAttention(GQAttention):
         if v_BTKD is None:
             # every head is pruned
             return torch.zeros_like(x_BLD)
-        if q_BTUD is not None:
-            if self.q_norm is not None and self.k_norm is not None:
-                q_BTUD, k_BTKD = self.q_norm(q_BTUD), self.k_norm(k_BTKD)
-            q_BTUD, k_BTKD = self.rope(q_BTUD, k_BTKD, positions)
+        if q_BTUD is not None and k_BTKD is not None:
+            q_BTUD, k_BTKD = self.positioned(q_BTUD, k_BTKD, positions)
             if self.capture is not None:
                 self.capture(q_BTUD, k_BTKD, self.live_heads, self.scaling, self.kv_heads)
-            if self.key_index_U is not None:
-                k_BTKD, v_BTKD = (x_BTKD.index_select(2, self.key_index_U) for x_BTKD in (k_BTKD, v_BTKD))
-        y_BTHD = self.inner_attention(q_BTUD, k_BTKD, v_BTKD, scale=self.scaling)
+        return self.output(self.mix(q_BTUD, k_BTKD, v_BTKD))
+
+    def positioned(self, q_BTUD: Tensor, k_BTKD: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Queries and keys as they are scored: normalised, where the model does that, and rotated to their positions.
+
+        positions: int64 [B, T]; None for 0 .. T - 1.
+        """
+        if self.q_norm is not None and self.k_norm is not None:
+            q_BTUD, k_BTKD = self.q_norm(q_BTUD), self.k_norm(k_BTKD)
+        return self.rope(q_BTUD, k_BTKD, positions)
+
+    def mix(self, q_BTUD: Tensor | None, k_BTKD: Tensor | None, v_BTKD: Tensor) -> Tensor:
+        """Attention over whole sequences of positioned queries and keys: y [B, T, heads of `output_heads`, D]."""
+        if self.key_index_U is not None and k_BTKD is not None:
+            k_BTKD, v_BTKD = (x_BTKD.index_select(2, self.key_index_U) for x_BTKD in (k_BTKD, v_BTKD))
+        return self.inner_attention(q_BTUD, k_BTKD, v_BTKD, scale=self.scaling)
+
+    def output(self, y_BTHD: Tensor) -> Tensor:
+        """Project the heads of `output_heads` back to the residual stream: [B, T, C]."""
         if self.output_columns is not None:
             return F.linear(y_BTHD.flatten(2), self.wo.weight.index_select(1, self.output_columns))
         return self.wo(y_BTHD.flatten(2))

@@ -67,11 +67,22 @@ class SplitQKV(BaseQKVLinear):
 
     def forward(self, x: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """x [B, T, C] -> q [B, T, U, D], k and v [B, T, at most K, D]; None where nothing is left."""
+        return self.project(x, self.live_weights())
+
+    def live_weights(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """The rows of wq, wk and wv that are in use, with their gradient; None where no row is left."""
         return (
-            self._project(self.wq, self.query_rows, x),
-            self._project(self.wk, self.key_rows, x),
-            self._project(self.wv, self.value_rows, x),
+            _live_rows(self.wq.weight, self.query_rows),
+            _live_rows(self.wk.weight, self.key_rows),
+            _live_rows(self.wv.weight, self.value_rows),
         )
+
+    def project(
+        self, x_BTC: Tensor, weights: tuple[Tensor | None, Tensor | None, Tensor | None]
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Queries, keys and values by the weights that `live_weights` gave."""
+        q, k, v = (None if w is None else F.linear(x_BTC, w).unflatten(-1, (-1, self.head_dim)) for w in weights)
+        return q, k, v
 
     def _rows_without(self, skipped: Sequence[int], num_blocks: int) -> Tensor | None:
         """Return the rows of the blocks that are not skipped; None for all rows."""
@@ -79,8 +90,8 @@ class SplitQKV(BaseQKVLinear):
             return None
         return self.head_rows([block for block in range(num_blocks) if block not in skipped]).to(self.wv.weight.device)
 
-    def _project(self, projection: Linear, rows: Tensor | None, x_BTC: Tensor) -> Tensor | None:
-        if rows is not None and rows.numel() == 0:
-            return None
-        weight = projection.weight if rows is None else projection.weight.index_select(0, rows)
-        return F.linear(x_BTC, weight).unflatten(-1, (-1, self.head_dim))
+
+def _live_rows(weight: Tensor, rows: Tensor | None) -> Tensor | None:
+    if rows is None:
+        return weight
+    return weight.index_select(0, rows) if rows.numel() else None

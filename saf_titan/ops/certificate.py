@@ -52,6 +52,7 @@ SUM_RANGE = 1e-20
 # unit roundoff of fp32 and fp64
 FP32_ROUNDOFF = 2.0**-24
 FP64_ROUNDOFF = 2.0**-53
+FP32_TINY = torch.finfo(torch.float32).tiny
 GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -123,20 +124,23 @@ def sum_error(scale: Tensor, weight: Tensor, inv_z: Tensor, far_H2R: Tensor) -> 
     return error.masked_fill(exponential[:, -1] < SUM_RANGE * exponential[:, 0], math.inf)
 
 
-def _largest_row(scale: Tensor, weight: Tensor, inv_z: Tensor) -> Tensor:
-    """Bound the row sums of diag(inv_z) Toeplitz(weight) diag(scale) and of its transpose; weights >= 0, shape (H,).
+def largest_row(scale: Tensor, weight: Tensor, inv_z: Tensor) -> Tensor:
+    """Bound the row sums of diag(inv_z) Toeplitz(weight) diag(scale); weights >= 0, fp64, shape (H,).
 
     The row sums are computed by FFT in fp64, and the bound of that FFT's own error is added.
     """
     T = weight.shape[1]
     size = fft_size(2 * T)
-    weight_F = torch.fft.rfft(weight, size)
-    rows = inv_z * torch.fft.irfft(weight_F * torch.fft.rfft(scale, size), size)[:, :T]
-    columns = scale * torch.fft.irfft(weight_F.conj_physical() * torch.fft.rfft(inv_z, size), size)[:, :T]
-    in_rows = scale.norm(dim=1) * inv_z.amax(1)
-    in_columns = inv_z.norm(dim=1) * scale.amax(1)
-    rounding = fft_roundings(size) * FP64_ROUNDOFF * weight.norm(dim=1) * torch.maximum(in_rows, in_columns)
-    return torch.maximum(rows.amax(1), columns.amax(1)) + rounding
+    rows = inv_z * torch.fft.irfft(torch.fft.rfft(weight, size) * torch.fft.rfft(scale, size), size)[:, :T]
+    rounding = fft_roundings(size) * FP64_ROUNDOFF * weight.norm(dim=1) * scale.norm(dim=1) * inv_z.amax(1)
+    return rows.amax(1) + rounding
+
+
+def _largest_row(scale: Tensor, weight: Tensor, inv_z: Tensor) -> Tensor:
+    """Bound the row sums of diag(inv_z) Toeplitz(weight) diag(scale) and of its transpose; weights >= 0, shape (H,)."""
+    # a transpose is the same matrix in reversed time, with the two scalings exchanged
+    columns = largest_row(inv_z.flip(1), weight, scale.flip(1))
+    return torch.maximum(largest_row(scale, weight, inv_z), columns)
 
 
 def sum_roundings(T: int) -> int:

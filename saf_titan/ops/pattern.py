@@ -23,6 +23,7 @@ from torch import Tensor
 
 from saf_titan.ops.certificate import (
     FP32_ROUNDOFF,
+    FP32_TINY,
     FP64_ROUNDOFF,
     HEAVY_COUNTS,
     best_gauge,
@@ -41,7 +42,6 @@ from saf_titan.ops.exponentials import fit_exponentials
 PATHS = ("fft", "fft64", "gemm", "band", "sum")
 # roundings of a term in the paths that add in fp64: the three fp32 factors, two scalings, the output
 FEW_ROUNDINGS = 8
-FP32_TINY = torch.finfo(torch.float32).tiny
 
 
 class HeadFactors(NamedTuple):

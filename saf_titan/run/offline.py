@@ -59,7 +59,7 @@ def calibrate_checkpoint(
     watchers = [name for name in selectors if SELECTORS[name].watches_gradients]
     gradient = _gradient_average(saved.state, run, checkpoint, watchers[0]) if watchers else None
     device = torch.device("cpu" if compat.is_cpu() else torch.accelerator.current_accelerator() or "cpu")
-    model = _load_model(spec, checkpoint, device, TORCH_DTYPE_MAP[compute_precision(run)])
+    model = load_model(spec, checkpoint, device, TORCH_DTYPE_MAP[compute_precision(run)])
 
     def forward(batch: TokenBatch) -> Tensor:
         logits_BTV: Tensor = model(batch[0]["input"].to(device))
@@ -86,8 +86,11 @@ def _gradient_average(state: bytes | None, run: RunConfig, checkpoint: Path, sel
     return average
 
 
-def _load_model(spec: ModelSpec, checkpoint: Path, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """The model of a checkpoint, its weights in the precision in which training computes."""
+def load_model(spec: ModelSpec, checkpoint: Path, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """Build the model of a checkpoint, without its static heads, and load its weights as `dtype`.
+
+    Raises ValueError if the checkpoint is incomplete, damaged, or of another model.
+    """
     with torch.device("meta"):
         model = spec.model.build()
     model.to_empty(device=device)

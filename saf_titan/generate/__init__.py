@@ -1,0 +1,1 @@
+"""Decoding of our checkpoints with a cache made for static heads, sampling, and the command line."""

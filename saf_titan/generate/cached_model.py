@@ -1,0 +1,114 @@
+"""A decoder whose attention layers keep a cache: prompts first, then one token a sequence at a time.
+
+Shapes: B sequences, T tokens of the longest prompt, C model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from saf_titan.generate.attention import CachedAttention
+from saf_titan.generate.layout import Choice
+from saf_titan.generate.progress import Progress
+from saf_titan.layers.attention import SAFAttention
+from saf_titan.models.decoder import FreezableDecoder
+
+
+class CachedModel:
+    """What `cached` gives: the model with its caches."""
+
+    def __init__(self, model: FreezableDecoder, layers: Sequence[CachedAttention], progress: Progress) -> None:
+        self._model, self._layers, self._progress = model, layers, progress
+
+    @torch.no_grad()
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        """Take up the prompts, none empty, and return the logits of each one's next token, fp32 [B, V]."""
+        lengths = [len(prompt) for prompt in prompts]
+        assert all(lengths), "a prompt is empty"
+        self._progress.start(lengths)
+        # padding at the right end: nothing before it can see it
+        padded = [[*prompt, *[0] * (max(lengths) - len(prompt))] for prompt in prompts]
+        return self._logits(torch.tensor(padded, device=self._device), None)
+
+    @torch.no_grad()
+    def step(self, tokens: Sequence[int]) -> Tensor:
+        """Add one token to each sequence and return the logits of the next one, fp32 [B, V]."""
+        self._progress.advance()
+        positions_B1 = torch.tensor(self._progress.positions, device=self._device)[:, None]
+        # sequences of one length share their positions, which rotations look up faster
+        if self._progress.is_even:
+            positions_B1 = positions_B1[:1]
+        return self._logits(torch.tensor(tokens, device=self._device)[:, None], positions_B1)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the caches of all layers."""
+        return sum(layer.num_bytes for layer in self._layers)
+
+    @property
+    def choices(self) -> list[tuple[Choice, ...]]:
+        """How the static heads of each layer decode, and why."""
+        return [layer.choices for layer in self._layers]
+
+    @property
+    def _device(self) -> torch.device:
+        return self._model.lm_head.weight.device
+
+    def _logits(self, tokens_BT: Tensor, positions: Tensor | None) -> Tensor:
+        # the output head of the last tokens alone: of whole prompts it would cost more than all layers
+        self._model._skip_lm_head = True
+        try:
+            h_BTC = self._model(tokens_BT, positions)
+        finally:
+            self._model._skip_lm_head = False
+        last_B = torch.tensor(self._progress.positions, device=h_BTC.device) if self._progress.is_prefill else 0
+        h_BC = h_BTC[torch.arange(len(h_BTC), device=h_BTC.device), last_B]
+        logits_BV: Tensor = self._model.lm_head(h_BC)
+        return logits_BV.float()
+
+
+@contextmanager
+def cached(model: FreezableDecoder, capacity: int, *, states: bool = True) -> Iterator[CachedModel]:
+    """Put a cache into every attention layer of a model while the context lasts.
+
+    Args:
+        capacity: tokens that a sequence may come to.
+        states: let static heads decode from a state of fixed size where their certificate allows.
+
+    Raises ValueError if the model is not defined for so many tokens. Heads may not be frozen inside the context.
+    """
+    longest, reason = length_limit(model)
+    if capacity > longest:
+        raise ValueError(f"{capacity} tokens are more than the model is defined for: {reason}")
+    progress, layers = Progress(capacity), []
+    was_training = model.training
+    model.eval()
+    blocks = list(model.layers.values())
+    originals: list[SAFAttention] = [block.attention for block in blocks]
+    try:
+        for block, attention in zip(blocks, originals, strict=True):
+            block.attention = CachedAttention(attention, progress, states=states)
+            layers.append(block.attention)
+        yield CachedModel(model, layers, progress)
+    finally:
+        for block, attention in zip(blocks, originals, strict=True):
+            block.attention = attention
+        model.train(was_training)
+
+
+def length_limit(model: FreezableDecoder) -> tuple[int, str]:
+    """The longest sequence that a model is defined for, and what limits it."""
+    limits = []
+    if (learned := getattr(model, "pos_embeddings", None)) is not None:
+        limits.append((learned.num_embeddings, f"it has {learned.num_embeddings} learned positions"))
+    for layer in model.layers.values():
+        attention = layer.attention
+        if (rotations := getattr(attention.rope, "cache", None)) is not None:
+            limits.append((len(rotations), f"its rotations are made for {len(rotations)} positions"))
+        if rows := attention.fitted_length:
+            limits.append((rows, f"its static heads are fitted to sequences of {rows} tokens"))
+    return min(limits, key=lambda limit: limit[0])

@@ -1,0 +1,69 @@
+"""Generation with a model of Hugging Face transformers, by its own `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from saf_titan.generate.sampling import Sampling
+
+
+def is_transformers_model(path: Path) -> bool:
+    """Whether a path is a folder that transformers' `save_pretrained` wrote, or a .gguf file."""
+    return (path / "config.json").is_file() or path.suffix == ".gguf"
+
+
+class TransformersModel:
+    """A model of transformers with its tokenizer, and with its static heads if it was saved with some."""
+
+    def __init__(self, path: Path, dtype: str | None) -> None:
+        """Raises ValueError where the model or its tokenizer cannot be read, or transformers is not installed."""
+        try:
+            from transformers.utils import logging
+
+            from saf_titan import hf
+            from saf_titan.hf.tokenizer_files import read_tokenizer
+        except ImportError as error:
+            raise ValueError(f"{path} is a model of transformers: pip install 'saf_titan[hf]' ({error})") from error
+        logging.disable_progress_bar()
+        self.tokenizer = read_tokenizer(path)
+        self.model = hf.load(path, **({} if dtype is None else {"dtype": getattr(torch, dtype)})).eval()
+
+    def require_length(self, prompts: Sequence[str], max_new_tokens: int) -> None:
+        """Raise ValueError if a text would be longer than the static heads or the positions of the model allow."""
+        needed = max(len(self.tokenizer(prompt)["input_ids"]) for prompt in prompts) + max_new_tokens - 1
+        limits = [(getattr(self.model.config, "max_position_embeddings", None), "it has positions for {} tokens")]
+        if self.model.plan is not None:
+            limits.append((self.model.plan.T_fit, "its static heads are fitted to sequences of {} tokens"))
+        for limit, reason in limits:
+            if limit is not None and needed > limit:
+                raise ValueError(
+                    f"{needed} tokens are more than the model is defined for: {reason.format(limit)}; shorten the "
+                    "prompt or lower --max-new-tokens"
+                )
+
+    def write(self, prompt: str, *, max_new_tokens: int, sampling: Sampling, streamer: Any = None) -> str:
+        """Return the text that follows a prompt."""
+        torch.manual_seed(sampling.seed)
+        inputs = self.tokenizer(prompt, return_tensors="pt").to(self.model.device)
+        if inputs["input_ids"].shape[1] == 0:
+            raise ValueError("the prompt is empty, and the tokenizer begins a text with no token; give a prompt")
+        options: dict[str, Any] = {"do_sample": sampling.temperature > 0}
+        if options["do_sample"]:
+            options |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+        pad = self.tokenizer.pad_token_id
+        options["pad_token_id"] = pad if pad is not None else self.model.config.eos_token_id
+        with torch.no_grad():
+            out = self.model.generate(**inputs, max_new_tokens=max_new_tokens, streamer=streamer, **options)
+        new_ids = out[0, inputs["input_ids"].shape[1] :]
+        text: str = self.tokenizer.decode(new_ids, skip_special_tokens=True)
+        return text
+
+    def streamer(self) -> Any:
+        """What prints a text while it grows."""
+        from transformers import TextStreamer
+
+        return TextStreamer(self.tokenizer, skip_prompt=True, skip_special_tokens=True)

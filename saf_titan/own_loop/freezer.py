@@ -1,0 +1,157 @@
+"""The freeze in a training loop of your own, between two optimizer steps.
+
+Legend: B sequences, T time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from saf_titan.heads.names import head_name
+from saf_titan.own_loop.heads import FreezableHeads
+from saf_titan.saf.calibrate.calibrate import calibrate
+from saf_titan.saf.calibrate.calibration import Calibration
+from saf_titan.saf.install.guard import guard_heads
+from saf_titan.saf.plan.decide import make_plan
+from saf_titan.saf.plan.plan import StaticPlan
+from saf_titan.saf.plan.settings import PlanSettings
+from saf_titan.saf.select.registry import SELECTORS
+
+
+class Freezer:
+    """Makes heads of a model static. The layers hold the result: there is nothing else to save.
+
+    Every rank of a job makes one, with the same settings. The model may be wrapped in DistributedDataParallel or
+    compiled.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, **settings: Any) -> None:
+        """
+        Args:
+            model: has a `FreezableHeads` in each attention layer.
+            optimizer: its moments of static heads become zero, as their weights do.
+            settings: those of `PlanSettings`: rate, selector, content, max_fit_kl, ...
+
+        Raises ValueError for a model without such layers or with sharded parameters, for settings out of range, and for
+        selectors that need more than queries and keys.
+        """
+        self.layers = [module for module in model.modules() if isinstance(module, FreezableHeads)]
+        if not self.layers:
+            raise ValueError("the model has no FreezableHeads: put one in each attention layer (docs/own_loop.md)")
+        if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
+            raise ValueError(
+                "the parameters are sharded, as by FSDP: wrap in DistributedDataParallel, or use saf_titan.train"
+            )
+        self._settings = PlanSettings(**settings)
+        selector = SELECTORS[self._settings.selector]
+        if selector.measure is not None or selector.watches_gradients:
+            raise ValueError(
+                f'selector = "{selector.name}" is measured in runs of saf_titan.train alone; see docs/saf.md'
+            )
+        self._model, self._optimizer = model, optimizer
+        self.calibration: Calibration | None = None
+        """Statistics of the latest freeze, for `python -m saf_titan.saf explain` once they are saved."""
+        guard_heads(model, self.layers)
+
+    @property
+    def plan(self) -> StaticPlan | None:
+        """All static heads of the model; None while every head is live."""
+        parts = [layer.plan for layer in self.layers if layer.plan is not None]
+        if not parts:
+            return None
+        newest = max(parts, key=lambda part: part.step)
+        return dataclasses.replace(newest, heads=tuple(head for part in parts for head in part.heads))
+
+    def freeze(
+        self,
+        batches: Sequence[Any],
+        *,
+        step: int = 0,
+        rate: float | None = None,
+        forward: Callable[[Any], object] | None = None,
+    ) -> StaticPlan:
+        """Choose heads, fit their patterns, and make them static; weights and moments they no longer use become zero.
+
+        Call it between `optimizer.zero_grad()` and the next forward, on every rank, each with sequences of its own and
+        equally many of them; held-out sequences of the full training length are best. It changes nothing if it raises.
+
+        Args:
+            batches: what `forward` takes, for example token ids [B, T]; at least two sequences over all.
+            step: recorded in the plan.
+            rate: share of all heads that are static afterwards; None for that of the settings. A higher one than
+                before adds heads.
+            forward: runs one batch through the model; None: calls the model, without its wrappers, with the batch.
+
+        Raises ValueError where `make_plan` does, and for gradients that are still there; RuntimeError if ranks came
+        to different plans.
+        """
+        if any(parameter.grad is not None for parameter in self._model.parameters()):
+            raise ValueError("there are gradients: call optimizer.zero_grad(set_to_none=True) before a freeze")
+        forward = forward or _unwrapped(self._model)
+        was_training = self._model.training
+        self._model.eval()
+        try:
+            calibration = calibrate(self.layers, batches, forward)
+        finally:
+            self._model.train(was_training)
+        settings = self._settings if rate is None else dataclasses.replace(self._settings, rate=rate)
+        plan = make_plan(calibration, settings, step=step, base_plan=self.plan)
+        _require_agreement(plan)
+        by_layer = plan.layers()
+        for number, layer in enumerate(self.layers):
+            heads = by_layer.get(number, ())
+            if not heads:
+                continue
+            layer.install(dataclasses.replace(plan, heads=tuple(heads)))
+            # a layer without live heads was not captured, and its weights are zero already
+            for parameter, rows in layer.unused_rows() if layer.projections else ():
+                self._zero(parameter, rows)
+        for layer in self.layers:
+            layer.projections = ()
+        self.calibration = calibration
+        return plan
+
+    def __str__(self) -> str:
+        """Static heads, for a log line."""
+        plan = self.plan
+        total = sum(layer.num_heads for layer in self.layers)
+        names = [head_name(*head.slot) for head in plan.heads] if plan is not None else []
+        return f"{len(names)} of {total} heads static" + (f": {', '.join(names)}" if names else "")
+
+    @torch.no_grad()
+    def _zero(self, parameter: Tensor, rows: Tensor) -> None:
+        """Zero rows of a parameter and of its moments, which the optimizer then keeps at zero."""
+        moments = [
+            value
+            for value in self._optimizer.state.get(parameter, {}).values()
+            if isinstance(value, Tensor) and value.shape == parameter.shape
+        ]
+        for tensor in (parameter, *moments):
+            tensor.index_fill_(0, rows.to(tensor.device), 0.0)
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The module inside DistributedDataParallel and torch.compile."""
+    while True:
+        inner = model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", None)
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def _require_agreement(plan: StaticPlan) -> None:
+    if not dist.is_initialized():
+        return
+    digests: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(digests, plan.digest)
+    if len(set(digests)) > 1:
+        raise RuntimeError(f"ranks derived different plans, digests {digests}; nothing was changed")
