@@ -4,6 +4,7 @@
     python -m saf_titan.saf select stats.safetensors --rate 0.1 --out plan.safetensors
     python -m saf_titan.hf perplexity MODEL_DIR --text FILE --plan plan.safetensors
     python -m saf_titan.hf freeze MODEL_DIR --plan plan.safetensors --out FROZEN_DIR
+    python -m saf_titan.hf evaluate FROZEN_DIR --tasks arc_easy,my_task.yaml
     python -m saf_titan.hf export CHECKPOINT --out MODEL_DIR
     python -m saf_titan.hf import MODEL_DIR --config run.toml --out CHECKPOINT
 
@@ -14,12 +15,14 @@ MODEL_DIR is a folder that transformers' save_pretrained wrote, or a .gguf file.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from transformers.utils import logging
 
 from saf_titan.config import load_config
@@ -104,6 +107,36 @@ def perplexity(args: argparse.Namespace) -> int:
     return 0
 
 
+def evaluate(args: argparse.Namespace) -> int:
+    # the harness is an optional dependency, and takes seconds to import
+    try:
+        import datasets
+
+        from saf_titan.hf.evaluation import evaluate as run_tasks
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    datasets.disable_progress_bars()
+    model = _load(args.model)
+    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(device)
+    found = run_tasks(
+        model,
+        read_tokenizer(args.model),
+        args.tasks.split(","),
+        batch_size=args.batch_size,
+        limit=args.limit,
+        num_fewshot=args.num_fewshot,
+    )
+    print(found.table)
+    if found.num_cut:
+        longest = found.results["config"]["max_length"]
+        print(f"{found.num_cut} prompts lost their beginning: the longest text of this model has {longest} tokens")
+    if args.out is not None:
+        args.out.write_text(json.dumps(found.results, indent=2, default=str) + "\n")
+        print(f"wrote {args.out}")
+    return 0
+
+
 def export(args: argparse.Namespace) -> int:
     require_complete(args.checkpoint)
     run = load_config(args.config or args.checkpoint.resolve().parent.parent / "config.toml", [])
@@ -148,6 +181,8 @@ def _selectors(text: str) -> tuple[str, ...]:
     return tuple(read(name) for name in text.split(","))
 
 
+_AT_LEAST_0 = value_of(Annotated[int, Range(low=0)])
+_AT_LEAST_1 = value_of(Annotated[int, Range(low=1)])
 _AT_LEAST_2 = value_of(Annotated[int, Range(low=2)])
 
 
@@ -191,6 +226,18 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--sequences", type=_AT_LEAST_2, metavar="N", help="default: the whole text")
     command.add_argument("--length", type=_AT_LEAST_2, metavar="T", help="tokens a window; default: that of the plan")
     command.set_defaults(run=perplexity)
+
+    command = commands.add_parser("evaluate", help="tasks of the evaluation harness (lm-eval)")
+    command.add_argument("model", metavar="MODEL_DIR")
+    command.add_argument(
+        "--tasks", required=True, metavar="NAME|FILE.yaml,...", help="of the harness, or defined by you"
+    )
+    command.add_argument("--num-fewshot", type=_AT_LEAST_0, metavar="N", help="solved examples in a prompt")
+    command.add_argument("--limit", type=_AT_LEAST_1, metavar="N", help="examples of each task; default: all")
+    command.add_argument("--batch-size", type=_AT_LEAST_1, default=8, metavar="N", help="default: 8")
+    command.add_argument("--device", help="default: cuda if there is one, else cpu")
+    command.add_argument("--out", type=Path, metavar="FILE", help="the harness's results as JSON")
+    command.set_defaults(run=evaluate)
 
     command = commands.add_parser("export", help="a checkpoint of this trainer as a folder that transformers loads")
     command.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder <run>/checkpoint/step-<step>")
