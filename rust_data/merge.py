@@ -29,26 +29,11 @@ def merge(out: Path, parts: list[Path]) -> dict[str, Any]:
         ValueError: if a part is not complete, missing, given twice or out of order, differs in tokenizer or seed,
             lacks a shard that its manifest lists, or `out` holds shards.
     """
-    manifests = [read_manifest(part) for part in parts]
-    for part, manifest in zip(parts, manifests, strict=True):
-        for name in _SAME:
-            if manifest[name] != manifests[0][name]:
-                raise ValueError(f"{part}: {name} is {manifest[name]}, in {parts[0]} {manifests[0][name]}")
-    for part, manifest in zip(parts, manifests, strict=True):
-        for shard in (shard for split in SPLITS for shard in manifest["splits"][split]["shards"]):
-            if not (part / shard["file"]).is_file():
-                raise ValueError(
-                    f"{part / shard['file']}: missing, and the manifest lists it; tokenize this part again"
-                )
-    places = [part.resolve() for part in parts]
-    twice = [part for i, part in enumerate(parts) if places[i] in places[:i]]
-    if twice:
-        raise ValueError(f"{twice[0]}: given more than once")
-    _check_numbers(parts, [tuple(manifest.get("part", _WHOLE)) for manifest in manifests])
-    merged = dict(manifests[0], part=list(_WHOLE), splits={}, sources=_merge_sources(manifests))
+    manifests = check_parts(parts)
+    merged = dict(manifests[0], part=list(_WHOLE), splits={}, sources=merge_sources(manifests))
     # the settings of one part are not those of the whole
     merged.pop("settings", None)
-    with new_folder(out, _refuse_corpus) as files:
+    with new_folder(out, refuse_corpus) as files:
         for split in SPLITS:
             shards: list[dict[str, Any]] = []
             for part, manifest in zip(parts, manifests, strict=True):
@@ -65,7 +50,29 @@ def merge(out: Path, parts: list[Path]) -> dict[str, Any]:
     return merged
 
 
-def _refuse_corpus(out: Path) -> None:
+def check_parts(parts: list[Path]) -> list[dict[str, Any]]:
+    """The manifests of parts that can be joined in this order; ValueError as `merge` raises it."""
+    manifests = [read_manifest(part) for part in parts]
+    for part, manifest in zip(parts, manifests, strict=True):
+        for name in _SAME:
+            if manifest[name] != manifests[0][name]:
+                raise ValueError(f"{part}: {name} is {manifest[name]}, in {parts[0]} {manifests[0][name]}")
+    for part, manifest in zip(parts, manifests, strict=True):
+        for shard in (shard for split in SPLITS for shard in manifest["splits"][split]["shards"]):
+            if not (part / shard["file"]).is_file():
+                raise ValueError(
+                    f"{part / shard['file']}: missing, and the manifest lists it; tokenize this part again"
+                )
+    places = [part.resolve() for part in parts]
+    twice = [part for i, part in enumerate(parts) if places[i] in places[:i]]
+    if twice:
+        raise ValueError(f"{twice[0]}: given more than once")
+    _check_numbers(parts, [tuple(manifest.get("part", _WHOLE)) for manifest in manifests])
+    return manifests
+
+
+def refuse_corpus(out: Path) -> None:
+    """Raises ValueError if a folder holds a corpus or shards."""
     if (out / NAME).exists():
         raise ValueError(f"{out} holds a corpus already; choose another place")
     _native.refuse_shards(out)
@@ -83,11 +90,13 @@ def _check_numbers(parts: list[Path], numbers: list[tuple[int, ...]]) -> None:
             raise ValueError(f"{part}: part {index}/{of} in place {place} of {count}; give the parts in their order")
 
 
-def _merge_sources(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def merge_sources(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One entry a file; a file that several parts read has the sum of their counts."""
     merged: dict[tuple[str, str], dict[str, Any]] = {}
     for source in (source for manifest in manifests for source in manifest["sources"]):
         entry = merged.setdefault((source["file"], source["sha256"]), dict(source, documents=0, skipped=0))
+        # a part of a pipeline knows the tokens of a file that are in it
+        entry.pop("tokens", None)
         entry["documents"] += source["documents"]
         entry["skipped"] += source["skipped"]
     return list(merged.values())

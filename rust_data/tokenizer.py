@@ -11,7 +11,10 @@ from rust_data.threads import num_threads
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
     from numpy.typing import NDArray
+
+    from rust_data.arrow import MapColumn
 
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 BUNDLED = ("gpt2", "r50k_base")
@@ -84,6 +87,34 @@ class Tokenizer:
         if isinstance(texts, str | bytes):
             raise ValueError("encode_batch takes a list of texts, got one text; use encode")
         return self.native.encode_batch(texts if isinstance(texts, list) else list(texts), num_threads(threads))
+
+    def encode_arrow(self, texts: pa.Array | pa.ChunkedArray, threads: int | None = None) -> pa.Array | pa.ChunkedArray:
+        """Ids of a column of texts as a column of lists; neither texts nor ids are copied.
+
+        Args:
+            texts: An array of strings without nulls, or a chunked one, as the column of a table is.
+            threads: Default: the CPUs this process may use.
+
+        Returns:
+            A list for each text, chunked as the texts are; the ids are uint16 if the vocabulary fits it, else uint32.
+        """
+        from rust_data.arrow import encode_arrow
+
+        return encode_arrow(self, texts, num_threads(threads))
+
+    def mapper(self, column: str = "text", *, to: str = "input_ids", threads: int | None = None) -> MapColumn:
+        """A function for `datasets.Dataset.map` that adds the ids of a column.
+
+        >>> dataset.with_format("arrow").map(tokenizer.mapper(), batched=True)  # doctest: +SKIP
+
+        Args:
+            column: The column of texts.
+            to: The new column.
+            threads: Default: the CPUs this process may use; 1 is best with map's `num_proc`.
+        """
+        from rust_data.arrow import MapColumn
+
+        return MapColumn(self, column, to, threads)
 
     def decode_bytes(self, ids: Sequence[int] | NDArray[Any]) -> bytes:
         """The bytes that `ids` spell; ValueError names an id that is not in the vocabulary."""

@@ -5,6 +5,7 @@ Legend: N windows, T time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,17 @@ class Windows:
     source: str
     opening: tuple[int, ...] = ()
     """The ids before every window: a model that was trained with <bos> before each text is another one without."""
+
+
+def longest_text(model: Any) -> int | None:
+    """The most tokens that a model can read: its positions, or the length that its static heads are fitted to.
+
+    None where neither is limited.
+    """
+    # a pruned head has no pattern, and bears any length
+    lengths = [int(layer.mixer.T_fit) for layer in model.attentions if layer.mixer and layer.mixer.T_fit < math.inf]
+    positions = getattr(model.config, "max_position_embeddings", None)
+    return min([*lengths, *([] if positions is None else [positions])], default=None)
 
 
 def text_windows(path: Path, model: str | Path, num_windows: int | None, length: int) -> Windows:

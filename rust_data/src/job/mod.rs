@@ -1,6 +1,7 @@
 //! The tokenization job: units of work read and encoded by all threads, shards written in order.
 
 mod begin;
+mod documents;
 mod end;
 pub mod journal;
 mod lanes;
@@ -13,6 +14,7 @@ mod sink;
 mod splits;
 
 pub use begin::{check_out, refuse_shards};
+pub use documents::DocumentWriter;
 pub use options::Options;
 pub use plan::{plan, Plan};
 pub use run::run;

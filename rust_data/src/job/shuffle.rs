@@ -159,13 +159,7 @@ fn write_sorted<T: Id>(path: &Path, writer: &mut SplitWriter<T>) -> Result<()> {
     for (_, start, end) in documents {
         tokens.clear();
         T::extend_from_bytes(&bytes[start..end], &mut tokens);
-        let mut rest = tokens.as_slice();
-        while !rest.is_empty() {
-            match writer.write(rest)? {
-                0 => writer.finish_shard()?,
-                written => rest = &rest[written..],
-            }
-        }
+        writer.write_all(&tokens)?;
         writer.end_document()?;
     }
     Ok(())

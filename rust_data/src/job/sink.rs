@@ -6,7 +6,7 @@ use super::journal::{Journal, Position, JOURNAL};
 use super::options::Options;
 use super::progress::Progress;
 use super::shuffle::Shuffle;
-use super::splits::SplitWriter;
+use super::splits::{check_train, SplitWriter};
 use crate::bpe::encoder::Model;
 use crate::bpe::id::Id;
 use crate::corpus::sources::Source;
@@ -195,16 +195,10 @@ impl<T: Id> Sink<T> {
         }
         self.writer.finish_shard()?;
         self.checkpoint()?;
-        let (asked, Splits { train, val }) = (self.journal.settings.val_tokens, &self.journal.splits);
-        // the end-of-text token alone predicts nothing
-        if train.tokens <= 1 && val.tokens > 0 {
-            let total = val.tokens + train.tokens;
+        if let Err(error) = check_train(self.journal.settings.val_tokens, &self.journal.splits) {
             std::fs::remove_file(&self.journal_path).map_err(Error::io(&self.journal_path))?;
             self.writer.remove_shards()?;
-            return Err(Error::value(format!(
-                "--val-tokens {asked} takes the whole corpus of {total} tokens; ask for less (a tenth is {}), or for 0",
-                total / 10
-            )));
+            return Err(error);
         }
         Ok((self.journal.splits, self.journal.sources))
     }

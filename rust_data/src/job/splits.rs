@@ -10,6 +10,20 @@ use crate::error::{Error, Result};
 use crate::shards::manifest::Splits;
 use crate::shards::writer::ShardWriter;
 
+/// Raises a value error if the val split has left no sequence to train on.
+pub fn check_train(asked: u64, splits: &Splits) -> Result<()> {
+    let (train, val) = (splits.train.tokens, splits.val.tokens);
+    // the end-of-text token alone predicts nothing
+    if train > 1 || val == 0 {
+        return Ok(());
+    }
+    let total = val + train;
+    Err(Error::value(format!(
+        "--val-tokens {asked} takes the whole corpus of {total} tokens; ask for less (a tenth is {}), or for 0",
+        total / 10
+    )))
+}
+
 pub struct SplitWriter<T> {
     directory: PathBuf,
     model: Arc<Model>,
@@ -71,6 +85,17 @@ impl<T: Id> SplitWriter<T> {
             }
         }
         Ok(count)
+    }
+
+    /// Writes all of `tokens`, with a new shard behind each full one.
+    pub fn write_all(&mut self, mut tokens: &[T]) -> Result<()> {
+        while !tokens.is_empty() {
+            match self.write(tokens)? {
+                0 => self.finish_shard()?,
+                written => tokens = &tokens[written..],
+            }
+        }
+        Ok(())
     }
 
     fn open_shard(&mut self) -> Result<&mut ShardWriter> {

@@ -1,5 +1,6 @@
 //! The Python module: conversions only. Work runs without the GIL, errors become Python's own.
 
+mod documents;
 mod gen;
 mod job;
 mod shards;
@@ -44,6 +45,7 @@ fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> Result<T> + Send) ->
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<documents::DocumentWriter>()?;
     module.add_class::<job::TokenizeJob>()?;
     module.add_class::<tokenizer::Tokenizer>()?;
     module.add_function(wrap_pyfunction!(gen::mqar, module)?)?;

@@ -47,6 +47,24 @@ impl Tokenizer {
     pub fn model(&self) -> Arc<Model> {
         self.model.clone()
     }
+
+    fn encode<'py, S: batch::Text + Send>(
+        &self,
+        py: Python<'py>,
+        texts: &[S],
+        threads: usize,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyArray1<i64>>)> {
+        Ok(match &self.batch {
+            Batch::U16(batch) => {
+                let Encodings { ids, offsets } = detached(py, || batch.encode(texts, threads))?;
+                (lend(py, ids, &batch.recycler)?.into_any(), PyArray1::from_vec(py, offsets))
+            }
+            Batch::U32(batch) => {
+                let Encodings { ids, offsets } = detached(py, || batch.encode(texts, threads))?;
+                (lend(py, ids, &batch.recycler)?.into_any(), PyArray1::from_vec(py, offsets))
+            }
+        })
+    }
 }
 
 /// Ids that a NumPy array shows; they go back when the array does.
@@ -123,6 +141,19 @@ impl batch::Text for Text {
     }
 }
 
+/// A text in the buffer of a column, with its number.
+struct Slice<'a>(usize, &'a [u8]);
+
+impl batch::Text for Slice<'_> {
+    fn num_bytes(&self) -> usize {
+        self.1.len()
+    }
+
+    fn text(&self) -> Result<&str> {
+        from_utf8(self.1).map_err(|error| Error::value(format!("text {}: {error}", self.0)))
+    }
+}
+
 #[pymethods]
 impl Tokenizer {
     #[staticmethod]
@@ -157,16 +188,25 @@ impl Tokenizer {
         threads: usize,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyArray1<i64>>)> {
         let texts = texts.iter().enumerate().map(|(i, text)| Text::new(i, &text)).collect::<PyResult<Vec<_>>>()?;
-        Ok(match &self.batch {
-            Batch::U16(batch) => {
-                let Encodings { ids, offsets } = detached(py, || batch.encode(&texts, threads))?;
-                (lend(py, ids, &batch.recycler)?.into_any(), PyArray1::from_vec(py, offsets))
-            }
-            Batch::U32(batch) => {
-                let Encodings { ids, offsets } = detached(py, || batch.encode(&texts, threads))?;
-                (lend(py, ids, &batch.recycler)?.into_any(), PyArray1::from_vec(py, offsets))
-            }
-        })
+        self.encode(py, &texts, threads)
+    }
+
+    /// The same for texts that lie one behind the other in `data`: text `i` is `bounds[i] .. bounds[i + 1]`.
+    fn encode_buffer<'py>(
+        &self,
+        py: Python<'py>,
+        data: &Bound<'py, PyArray1<u8>>,
+        bounds: &Bound<'py, PyArray1<i64>>,
+        threads: usize,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyArray1<i64>>)> {
+        let (data, bounds) = (data.readonly(), bounds.readonly());
+        let (data, bounds) = (data.as_slice()?, bounds.as_slice()?);
+        let text = |(index, pair): (usize, &[i64])| {
+            data.get(pair[0] as usize..pair[1] as usize).map(|text| Slice(index, text))
+        };
+        let texts = bounds.windows(2).enumerate().map(text).collect::<Option<Vec<_>>>();
+        let texts = texts.ok_or_else(|| Error::value("bounds: must ascend and lie in the data"))?;
+        self.encode(py, &texts, threads)
     }
 
     /// The bytes of `ids`, an array of uint32.

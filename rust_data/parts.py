@@ -1,0 +1,228 @@
+"""A corpus in parts, written by tasks that read their documents themselves, and joined to the corpus of one job.
+
+A part is a folder of shards with a manifest, all of it train. Its sources say how many tokens each file gave, so that
+`join` can put the files into one order, whatever the number of tasks, and cut the splits and the shards anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rust_data import _native
+from rust_data.folder import lock, new_folder
+from rust_data.manifest import FORMAT, write_manifest
+from rust_data.merge import check_parts, merge_sources, refuse_corpus
+from rust_data.sizes import check_range
+from rust_data.tokenizer import Tokenizer
+
+_BATCH_BYTES = 1 << 22
+"""Text that is encoded at a time."""
+
+
+class PartWriter:
+    """Writes the i-th of n parts: documents in, shards and a manifest out.
+
+    Args:
+        folder: Of all parts; the part is the folder part-<i>-of-<n> in it. One that is there already, of an earlier
+            run of the same task, is replaced when the new one is complete.
+        part: (i, n).
+        tokenizer: The tokenizer.
+        shard_tokens: Tokens a shard of the part.
+        threads: Threads that encode.
+
+    Raises:
+        ValueError: for settings out of range, or if another task writes the same part.
+    """
+
+    def __init__(
+        self, folder: Path, part: tuple[int, int], tokenizer: Tokenizer, *, shard_tokens: int, threads: int = 1
+    ) -> None:
+        index, count = part
+        if not 0 <= index < count:
+            raise ValueError(f"part {index} of {count}: must be in 0 .. {count - 1}")
+        self.place = folder / f"part-{index:05}-of-{count:05}"
+        self.num_documents = self.num_tokens = 0
+        self._part, self._tokenizer, self._shard_tokens, self._threads = part, tokenizer, shard_tokens, threads
+        self._unfinished = self.place.with_name(f"{self.place.name}.tmp")
+        self._unfinished.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self._unfinished, os.O_RDONLY)
+        try:
+            lock(self._lock, self.place)
+            for left in self._unfinished.iterdir():
+                left.unlink()
+            self._writer = _native.DocumentWriter(
+                tokenizer.native, self._unfinished, shard_tokens=shard_tokens, val_tokens=0
+            )
+        except BaseException:
+            self.close()
+            raise
+        self._sources: list[dict[str, Any]] = []
+        # those that wait to be encoded: text, name, index of the source
+        self._texts: list[str] = []
+        self._names: list[str] = []
+        self._source_of: list[int] = []
+        self._waiting = 0
+
+    def add(self, text: str, *, file: str = "", name: str = "") -> None:
+        """Adds a document behind the others.
+
+        Args:
+            text: Of the document; special tokens in it are plain text.
+            file: The file that it comes from, if known. `join` orders the documents by it.
+            name: For the error message.
+        """
+        if not isinstance(text, str):
+            raise ValueError(f"document {name}: its text is {type(text).__name__}, expected str")
+        if not self._sources or self._sources[-1]["file"] != file:
+            entry = {"file": file, "bytes": 0, "sha256": "", "documents": 0, "skipped": 0, "tokens": 0}
+            self._sources.append(entry)
+        self._texts.append(text)
+        self._names.append(name)
+        self._source_of.append(len(self._sources) - 1)
+        self._waiting += len(text)
+        if self._waiting >= _BATCH_BYTES:
+            self._encode()
+
+    def finish(self) -> dict[str, Any]:
+        """Completes the part and returns its manifest."""
+        self._encode()
+        tokenizer = self._tokenizer
+        manifest = {
+            "format": FORMAT,
+            "version": 1,
+            "complete": True,
+            "tokenizer": {
+                "name": tokenizer.name,
+                "sha256": tokenizer.sha256,
+                "vocab_size": tokenizer.vocab_size,
+                "eot": tokenizer.eot,
+            },
+            "dtype": "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32",
+            "seed": 0,
+            "shard_tokens": self._shard_tokens,
+            "part": list(self._part),
+            "splits": json.loads(self._writer.finish()),
+            "sources": self._sources,
+            "created_by": f"rust_data {_native.__version__}",
+        }
+        write_manifest(self._unfinished, manifest)
+        if self.place.exists():
+            shutil.rmtree(self.place)
+        self._unfinished.rename(self.place)
+        self.close()
+        return manifest
+
+    def close(self) -> None:
+        """Lets other tasks write the part. Without `finish` before it, nothing that counts as a part is left."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _encode(self) -> None:
+        if not self._texts:
+            return
+        try:
+            ids, offsets = self._tokenizer.encode_batch(self._texts, self._threads)
+        except ValueError as error:
+            raise self._name_document(error) from None
+        self._writer.write(ids, offsets)
+        # and the end-of-text token
+        lengths = np.diff(offsets) + 1
+        for source, length in zip(self._source_of, lengths.tolist(), strict=True):
+            self._sources[source]["documents"] += 1
+            self._sources[source]["tokens"] += length
+        self.num_documents += len(self._texts)
+        self.num_tokens += int(lengths.sum())
+        self._texts, self._names, self._source_of, self._waiting = [], [], [], 0
+
+    def _name_document(self, error: ValueError) -> ValueError:
+        for name, text in zip(self._names, self._texts, strict=True):
+            try:
+                self._tokenizer.encode(text)
+            except ValueError as reason:
+                return ValueError(f"document {name}: {reason}")
+        return error
+
+
+def join(
+    out: Path, folder: Path, tokenizer: Tokenizer, *, shard_tokens: int = 100_000_000, val_tokens: int = 0
+) -> dict[str, Any]:
+    """Joins all parts in a folder to the corpus that one job makes, and returns its manifest.
+
+    The documents come in the order of the names of their files; those of one file, and those without one, in the order
+    of the parts. Splits and shards are cut as `tokenize` cuts them. The parts stay.
+
+    Raises:
+        ValueError: if a part is missing, not complete, changed since it was written or of another tokenizer, or if
+            `out` holds a corpus.
+    """
+    check_range(0, 2**63 - 1, val_tokens=val_tokens, shard_tokens=shard_tokens)
+    parts = _part_folders(folder)
+    manifests = check_parts(parts)
+    if manifests[0]["tokenizer"]["sha256"] != tokenizer.sha256:
+        raise ValueError(
+            f"{folder}: the parts are of tokenizer {manifests[0]['tokenizer']['name']} (digest "
+            f"{manifests[0]['tokenizer']['sha256'][:12]}), not of {tokenizer.name} ({tokenizer.sha256[:12]})"
+        )
+    segments = [
+        segment for part, manifest in zip(parts, manifests, strict=True) for segment in _segments(part, manifest)
+    ]
+    # stable: equal names keep the order of the parts
+    segments.sort(key=lambda segment: segment[0])
+    for part, manifest in zip(parts, manifests, strict=True):
+        for shard in manifest["splits"]["train"]["shards"]:
+            if _native.sha256(part / shard["file"]) != shard["sha256"]:
+                raise ValueError(f"{part / shard['file']}: changed since it was written; run the task again")
+    with new_folder(out, refuse_corpus):
+        try:
+            writer = _native.DocumentWriter(tokenizer.native, out, shard_tokens=shard_tokens, val_tokens=val_tokens)
+            for _, path, start, count in segments:
+                writer.copy(path, start, count)
+            splits = json.loads(writer.finish())
+            if not splits["train"]["tokens"] + splits["val"]["tokens"]:
+                raise ValueError(f"{folder}: the parts hold no documents")
+        except BaseException:
+            for pattern in ("train_*.bin*", "val_*.bin*"):
+                for left in out.glob(pattern):
+                    left.unlink()
+            raise
+        sources = sorted(merge_sources(manifests), key=lambda source: source["file"])
+        changed = {"part": [0, 1], "shard_tokens": shard_tokens, "splits": splits, "sources": sources}
+        manifest = manifests[0] | changed
+        write_manifest(out, manifest)
+    return manifest
+
+
+def _part_folders(folder: Path) -> list[Path]:
+    parts = sorted(path for path in folder.glob("part-*-of-*") if path.suffix != ".tmp")
+    if not parts:
+        raise ValueError(f"{folder}: holds no parts")
+    counts = sorted({path.name.rpartition("-of-")[2] for path in parts})
+    if len(counts) > 1:
+        raise ValueError(f"{folder}: holds parts of {' and of '.join(map(str, map(int, counts)))}; remove the old ones")
+    return parts
+
+
+def _segments(part: Path, manifest: dict[str, Any]) -> list[tuple[str, Path, int, int]]:
+    """(name of the source, shard, first token, tokens) for each piece of a part, in its order."""
+    train, val = (manifest["splits"][split] for split in ("train", "val"))
+    tokens = [source.get("tokens", 0) for source in manifest["sources"]]
+    if val["tokens"] or sum(tokens) != train["tokens"]:
+        raise ValueError(f"{part}: not written by a pipeline; join it with rust_data.merge")
+    ends = np.cumsum([shard["tokens"] for shard in train["shards"]], dtype=np.int64).tolist()
+    found, at = [], 0
+    for source, count in zip(manifest["sources"], tokens, strict=True):
+        end = at + count
+        for shard, shard_end in zip(train["shards"], ends, strict=True):
+            start = max(at, shard_end - shard["tokens"])
+            if start < min(end, shard_end):
+                first = start - (shard_end - shard["tokens"])
+                found.append((source["file"], part / shard["file"], first, min(end, shard_end) - start))
+        at = end
+    return found

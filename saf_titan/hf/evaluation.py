@@ -1,0 +1,185 @@
+"""The evaluation harness (PyPI `lm-eval`) on a model of transformers, in this process.
+
+The harness writes the prompts, scores the answers and sums up. What is added here is the model: no text goes beyond the
+patterns of its static heads, and a text that had to be cut is counted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import random
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+try:
+    from lm_eval.evaluator import evaluate as run_harness
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.models.utils import normalize_gen_kwargs
+    from lm_eval.tasks import TaskManager
+    from lm_eval.utils import make_table
+except ImportError as error:
+    raise ImportError("evaluation needs the harness: pip install 'saf_titan[eval]'") from error
+
+from saf_titan.hf.text import longest_text
+
+_FEWSHOT_SEED = 1234
+"""The harness's own default."""
+
+
+class HarnessModel(HFLM):
+    """A model that `saf_titan.hf.load` gave, as the harness asks for it.
+
+    The longest text is that of the model: its positions, or the length that its static heads are fitted to. As usual
+    in the harness, a longer prompt loses its beginning; ``num_cut`` counts these.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, batch_size: int = 8) -> None:
+        """tokenizer: that of the model, with a begin or end token, which stands before a text without a prompt."""
+        if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
+            raise ValueError(f"the tokenizer of {model.name_or_path} names neither a begin nor an end token")
+        with _quiet():
+            super().__init__(model, tokenizer=tokenizer, max_length=longest_text(model), batch_size=batch_size)
+        self.num_cut = 0
+
+    def get_model_info(self) -> dict[str, Any]:
+        """What the results say of the model; the harness's own asks the network."""
+        plan = self.model.plan
+        return {
+            "model": self.model.name_or_path,
+            "model_num_parameters": self.model.num_parameters(),
+            "model_dtype": str(self.model.dtype),
+            "static_heads": [] if plan is None else [head.name for head in plan.heads],
+            "saf_plan": None if plan is None else plan.digest,
+            "max_length": self.max_length,
+        }
+
+    def _loglikelihood_tokens(self, requests: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        """As in the harness. Raises ValueError for an answer that is longer than the longest text."""
+        for _, context, answer in requests:
+            if len(answer) > self.max_length:
+                raise ValueError(
+                    f"an answer of the task has {len(answer)} tokens, and the longest text of this model "
+                    f"{self.max_length}"
+                )
+            # the last token of the answer is predicted and not read
+            self.num_cut += len(context) + len(answer) > self.max_length + 1
+        with _quiet():
+            return super()._loglikelihood_tokens(requests, *args, **kwargs)
+
+    def generate_until(self, requests: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        """As in the harness. Raises ValueError if a task asks for more tokens than the longest text has."""
+        for prompt, settings in (request.args for request in requests):
+            asked = normalize_gen_kwargs(settings, self.max_gen_toks)["max_gen_toks"]
+            if asked >= self.max_length:
+                raise ValueError(
+                    f"the task asks for up to {asked} new tokens, and the longest text of this model has "
+                    f"{self.max_length}: lower max_gen_toks in the task's generation_kwargs"
+                )
+            self.num_cut += len(self.tok_encode(prompt)) > self.max_length - asked
+        with _quiet():
+            return super().generate_until(requests, *args, **kwargs)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What the harness found."""
+
+    results: dict[str, Any]
+    """The harness's own results, and ``config`` with the model; can be written as JSON."""
+    num_cut: int
+    """Prompts that lost their beginning because they were longer than the longest text of the model."""
+
+    @property
+    def table(self) -> str:
+        """The harness's table of tasks and metrics, in Markdown."""
+        tables = [make_table(self.results)]
+        if self.results.get("groups"):
+            tables.append(make_table(self.results, "groups"))
+        return "\n".join(table.strip() for table in tables)
+
+
+def evaluate(
+    model: Any,
+    tokenizer: Any,
+    tasks: Sequence[str],
+    *,
+    batch_size: int = 8,
+    limit: int | None = None,
+    num_fewshot: int | None = None,
+) -> Evaluation:
+    """Run tasks of the evaluation harness on a model that `saf_titan.hf.load` gave.
+
+    Args:
+        tasks: names that the harness knows, or YAML files that define a task. The data of a named task come from the
+            network unless `datasets` has them already; those of a file may be local.
+        limit: the first so many examples of each task; None for all.
+        num_fewshot: solved examples in each prompt; None for what the task says.
+
+    Raises ValueError for tasks that are not known or cannot be loaded, and for texts that cannot fit into the model.
+    """
+    subject = HarnessModel(model, tokenizer, batch_size=batch_size)
+    loaded = _load_tasks(tasks)
+    for name, task in loaded["tasks"].items():
+        fixed = task.get_config("num_fewshot")
+        if fixed == 0 and num_fewshot:
+            raise ValueError(f"the task {name} is defined without examples in its prompts (num_fewshot: 0)")
+        if num_fewshot is not None or fixed is None:
+            task.set_config(key="num_fewshot", value=num_fewshot or 0)
+        task.set_fewshot_seed(seed=_FEWSHOT_SEED)
+    # the seeds of the harness's own command
+    random.seed(0)
+    np.random.seed(1234)
+    torch.manual_seed(1234)
+    results: dict[str, Any] = run_harness(subject, loaded, limit=limit, log_samples=False)
+    settings = {"limit": limit, "num_fewshot": num_fewshot, "batch_size": batch_size, "num_cut": subject.num_cut}
+    results["config"] = subject.get_model_info() | settings
+    return Evaluation(results, subject.num_cut)
+
+
+def _load_tasks(tasks: Sequence[str]) -> dict[str, Any]:
+    """The tasks of the harness, each with its data."""
+    for name in tasks:
+        if Path(name).suffix in (".yaml", ".yml") and not Path(name).is_file():
+            raise ValueError(f"{name} does not exist: give a YAML file, or the name of a task")
+    # thousands of files define the harness's own tasks: read them only where a name, or a group, may need them
+    manager = TaskManager(include_defaults=not all(_is_single_task(Path(name)) for name in tasks))
+    for name in tasks:
+        if not Path(name).is_file() and name not in manager.all_tasks:
+            near = difflib.get_close_matches(name, manager.all_tasks, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"the harness knows no task {name!r}{hint}")
+    try:
+        with _quiet():
+            loaded: dict[str, Any] = manager.load(list(tasks))
+    except OSError:
+        # it names the file or the data set
+        raise
+    except Exception as error:
+        # a task is a program of its author, which may raise anything
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ValueError(f"{', '.join(tasks)}: the task cannot be loaded: {reason}") from error
+    return loaded
+
+
+def _is_single_task(path: Path) -> bool:
+    return path.is_file() and re.search(r"^group:", path.read_text(encoding="utf-8"), re.MULTILINE) is None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the harness's warnings: of a model that it did not load itself, and one for each text that it cuts."""
+    logger = logging.getLogger("lm_eval")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
