@@ -1,4 +1,4 @@
-"""The factor of a circuit is exact at every step of a run that has everything: resume, freeze, accumulation, compile."""
+"""The factor of a circuit is exact at every step of a run that resumes, freezes, accumulates and compiles."""
 
 from __future__ import annotations
 
