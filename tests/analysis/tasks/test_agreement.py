@@ -47,7 +47,7 @@ def test_equal_arguments_give_equal_examples() -> None:
     assert " ".join(agreement(1, seed=0)[0].words) == FIRST
 
 
-FIRST = "today near the famous garden the famous singer above the king that the old guard watchs [verb]"
+FIRST = "today near the famous garden the famous singer above the king that the old guard admires [verb]"
 
 
 def test_what_is_refused() -> None:
