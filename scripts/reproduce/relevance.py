@@ -9,6 +9,8 @@ that of the other matrices. Printed over seeds, mean and deviation, on held-out 
     accuracy, NLL    of the label among all labels
     mass, AC, ACMC   attention of the last layer's heads (their mean) from the last word to the relevant words: mean,
                      share of examples with at least 0.5, and of those that also give the right label at least 0.5
+    AC+1             AC with the word after each relevant word counted too: a lower layer can carry a word there
+    peak             the largest attention of the row, wherever it is
     suff., compr.    ERASER's sufficiency (low is good) and comprehensiveness (high is good) of the relevant words
     AOPC s., c.      the same for the words of highest attention, mean over 1, 5, 10, 20, 50 % of the words
 
@@ -44,7 +46,7 @@ from saf_titan.config.circuit_groups import CircuitGroup
 from saf_titan.models.gpt import GPT, gpt_config
 
 READERS = tuple(tasks.READERS)
-COLUMNS = ("accuracy", "NLL", "mass", "AC", "ACMC", "suff.", "compr.", "AOPC s.", "AOPC c.", "steps")
+COLUMNS = ("accuracy", "NLL", "mass", "AC", "ACMC", "AC+1", "peak", "suff.", "compr.", "AOPC s.", "AOPC c.", "steps")
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,8 @@ def measure(model: GPT, vocabulary: Vocabulary, data: Encoded) -> dict[str, floa
         "mass": float(mass.mean()),
         "AC": attention_confidence(mass),
         "ACMC": attention_and_model_confidence(mass, right.clip(0, 1)),
+        "AC+1": attention_confidence(relevant_mass(attention_BT.numpy(), next_word_too(marked.relevant_BT).numpy())),
+        "peak": attention_BT.max(1).values.mean().item(),
     }
     predict = label_predictor(model, marked.tokens_BT, marked.rows_B, labels=labels)
     candidates_BT = torch.arange(marked.tokens_BT.shape[1]) < marked.rows_B[:, None]
@@ -174,6 +178,13 @@ def measure(model: GPT, vocabulary: Vocabulary, data: Encoded) -> dict[str, floa
         "AOPC s.": by_attention.sufficiency_B.mean().item(),
         "AOPC c.": by_attention.comprehensiveness_B.mean().item(),
     }
+
+
+def next_word_too(relevant_BT: Tensor) -> Tensor:
+    """The relevant words and the word after each."""
+    moved_BT = relevant_BT.roll(1, 1)
+    moved_BT[:, 0] = False
+    return relevant_BT | moved_BT
 
 
 def chunks(data: Encoded, size: int) -> list[Encoded]:

@@ -46,7 +46,8 @@ def test_one_row_a_ratio(script: Any, monkeypatch: pytest.MonkeyPatch, capsys: p
     for row in table:
         values = {name: float(cell.split(" ± ")[0]) for name, cell in zip(header[1:], row[1:], strict=True)}
         assert values["steps"] == 2
-        assert 0 <= values["ACMC"] <= values["AC"] <= 1
+        assert 0 <= values["ACMC"] <= values["AC"] <= values["AC+1"] <= 1
+        assert values["mass"] <= values["peak"]
         # attention of an untrained decoder is spread out, and it has learnt nothing
         assert 0 < values["mass"] < 0.5
         assert 0.4 < values["NLL"] < 1
