@@ -4,6 +4,8 @@
     python -m saf_titan.saf select stats.safetensors --rate 0.1 --out plan.safetensors
     python -m saf_titan.hf perplexity MODEL_DIR --text FILE --plan plan.safetensors
     python -m saf_titan.hf freeze MODEL_DIR --plan plan.safetensors --out FROZEN_DIR
+    python -m saf_titan.hf export CHECKPOINT --out MODEL_DIR
+    python -m saf_titan.hf import MODEL_DIR --config run.toml --out CHECKPOINT
 
 MODEL_DIR is a folder that transformers' save_pretrained wrote, or a .gguf file. The other commands of
 `python -m saf_titan.saf` (show, diff, explain, fit) take these statistics and plans as well.
@@ -13,19 +15,25 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from transformers.utils import logging
 
+from saf_titan.config import load_config
 from saf_titan.fields.command_line import Parser, run_command, value_of
 from saf_titan.fields.convert import field_types
 from saf_titan.fields.ranges import Range
+from saf_titan.hf.export import export_checkpoint, import_model
 from saf_titan.hf.measure import calibrate_model, compensate, text_loss, write_values
-from saf_titan.hf.model import copy_tokenizer, load
+from saf_titan.hf.model import load
 from saf_titan.hf.text import Windows, shard_windows, text_windows
+from saf_titan.hf.tokenizer_files import read_tokenizer
+from saf_titan.run.resume import model_identity, read_freeze, require_same_model
 from saf_titan.saf.calibrate.progress import TimedProgress
+from saf_titan.saf.install.checkpoint import require_complete
 from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.saf.plan.settings import PlanSettings
 
@@ -65,7 +73,9 @@ def freeze(args: argparse.Namespace) -> int:
     write_values(model, rows)
     model.zero_unused_weights()
     model.save_pretrained(args.out)
-    copy_tokenizer(args.model, args.out)
+    # a model that was calibrated on shards may have none
+    with suppress(ValueError):
+        read_tokenizer(args.model).save_pretrained(args.out)
     changed = f", new values for {len(rows)} of them" if args.compensate else ""
     print(f"{len(plan.heads)} static heads{changed}; wrote {args.out}")
     return 0
@@ -94,8 +104,22 @@ def perplexity(args: argparse.Namespace) -> int:
     return 0
 
 
+def export(args: argparse.Namespace) -> int:
+    require_complete(args.checkpoint)
+    run = load_config(args.config or args.checkpoint.resolve().parent.parent / "config.toml", [])
+    saved = read_freeze(args.checkpoint)
+    if saved.model is not None:
+        require_same_model(saved.model, model_identity(run), source=str(args.checkpoint))
+    print(f"wrote {args.out}: {export_checkpoint(run, args.checkpoint, args.out)}")
+    return 0
+
+
+def import_weights(args: argparse.Namespace) -> int:
+    print(f"wrote {args.out}: {import_model(load_config(args.config, []), Path(args.model), args.out)}")
+    return 0
+
+
 def _load(name: str) -> Any:
-    logging.disable_progress_bar()
     if not Path(name).exists():
         raise ValueError(f"{name} does not exist: give the folder of a model, or a .gguf file")
     return load(name).eval()
@@ -167,11 +191,27 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--sequences", type=_AT_LEAST_2, metavar="N", help="default: the whole text")
     command.add_argument("--length", type=_AT_LEAST_2, metavar="T", help="tokens a window; default: that of the plan")
     command.set_defaults(run=perplexity)
+
+    command = commands.add_parser("export", help="a checkpoint of this trainer as a folder that transformers loads")
+    command.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder <run>/checkpoint/step-<step>")
+    command.add_argument("--config", type=Path, help="TOML file of the run (default: the run's own config.toml)")
+    command.add_argument("--out", type=Path, required=True, help="folder of the model")
+    command.set_defaults(run=export)
+
+    command = commands.add_parser(
+        "import", help="weights of transformers or nanoGPT as a checkpoint that a run starts from"
+    )
+    command.add_argument("model", metavar="MODEL_DIR", help="folder of transformers, or ckpt.pt of nanoGPT")
+    command.add_argument("--config", type=Path, required=True, help="TOML file of the run that is to start from it")
+    command.add_argument("--out", type=Path, required=True, help="folder of the checkpoint")
+    command.set_defaults(run=import_weights)
     return main
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command line; the exit status is 2, after one line, for whatever the user can mend."""
+    # its bars would stand between our lines
+    logging.disable_progress_bar()
     return run_command(parser(), argv)
 
 

@@ -114,7 +114,7 @@ def _require_causal(layer: HeadsOfLayer, mask: CausalMask | Tensor | None, rule:
 def _hand_over(
     layer: HeadsOfLayer, query: Tensor, key: Tensor, mask: CausalMask, scale: float, softcap: float | None
 ) -> None:
-    if mask._padding_BJ is not None:
+    if mask.padding_BJ is not None:
         raise ValueError("calibration needs sequences of equal length: leave padding out")
     assert layer.capture is not None
     group = layer.num_heads // key.shape[1]

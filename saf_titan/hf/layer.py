@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -161,9 +161,10 @@ def attach(model: nn.Module) -> list[HeadsOfLayer]:
         raise ValueError(f"{name} does not use transformers' attention interface, so its heads cannot be reached")
     layers = []
     for module in model.modules():
-        if type(module).__name__.endswith("Attention") and isinstance(getattr(module, "layer_idx", None), int):
+        number: Any = getattr(module, "layer_idx", None)
+        if type(module).__name__.endswith("Attention") and isinstance(number, int):
             if heads_of(module) is None:
-                setattr(module, ATTRIBUTE, HeadsOfLayer(module, cast(int, module.layer_idx)))
+                setattr(module, ATTRIBUTE, HeadsOfLayer(module, number))
             layers.append(heads_of(module))
     found = [layer for layer in layers if layer is not None]
     if [layer.layer for layer in found] != list(range(len(found))) or not found:

@@ -110,7 +110,7 @@ class GPTNeoXLayout(Layout):
         return linear.weight.detach()[block], None if linear.bias is None else linear.bias.detach()[block]
 
 
-_LAYOUTS: dict[str, Callable[[Any], Layout]] = {
+_LAYOUTS: dict[str, Callable[[nn.Module], Layout]] = {
     "c_attn": GPT2Layout,
     "query_key_value": GPTNeoXLayout,
     "q_proj": SeparateLayout,

@@ -53,7 +53,7 @@ class CausalMask:
     @cached_property
     def pads_B(self) -> Tensor | None:
         """The number of padding tokens at the left of each sequence, on the CPU; None if there are none."""
-        padding_BJ = self._padding_BJ
+        padding_BJ = self.padding_BJ
         if padding_BJ is None:
             return None
         pads_B = padding_BJ.long().cumprod(1).sum(1)
@@ -62,31 +62,28 @@ class CausalMask:
     @cached_property
     def obstacle(self) -> str | None:
         """What of this mask a static head cannot follow; None if it can."""
-        if (padding_BJ := self._padding_BJ) is not None:
-            # padding, text, padding: the sum of changes along a row tells
-            changes_B = padding_BJ.long().diff(dim=1)
-            starts_B, ends_B = (changes_B == -1).sum(1), (changes_B == 1).sum(1)
-            if ((starts_B + padding_BJ[:, 0].logical_not().long()) > 1).any() or (ends_B > 1).any():
+        if (padding_BJ := self.padding_BJ) is not None:
+            # text begins at most once in a row: padding, text, padding
+            text_BJ = torch.nn.functional.pad(padding_BJ.logical_not().long(), (1, 0))
+            if ((text_BJ.diff(dim=1) == 1).sum(1) > 1).any():
                 return "the attention mask hides tokens in the middle of a sequence"
         if self.kv_offset > 0 and self.window is None:
             return "the cache has dropped early keys of a layer without a sliding window"
         if self.window is None and self._arguments["mask_function"] is causal_mask_function:
             return None
-        plain = {"attention_mask": None, "allow_is_causal_skip": False}
-        visible_B1RJ = sdpa_mask(**self._arguments | plain)
-        device = visible_B1RJ.device
-        lag_RJ = (torch.arange(self.q_length, device=device) + self.q_offset)[:, None] - (
-            torch.arange(self.kv_length, device=device) + self.kv_offset
-        )
-        expected_RJ = (lag_RJ >= 0) & (lag_RJ < (self.window or lag_RJ.max() + 1))
-        if not (visible_B1RJ == expected_RJ).all():
+        plain: Tensor | None = sdpa_mask(**self._arguments | {"attention_mask": None, "allow_is_causal_skip": False})
+        assert plain is not None
+        places_R = torch.arange(self.q_length, device=plain.device) + self.q_offset
+        lag_RJ = places_R[:, None] - (torch.arange(self.kv_length, device=plain.device) + self.kv_offset)
+        expected_RJ = (lag_RJ >= 0) & (lag_RJ < (self.window or self.q_offset + self.q_length))
+        if not torch.equal(plain, expected_RJ.expand_as(plain)):
             return (
                 "the model packs sequences or attends in blocks or both ways (its mask is not that of one causal text)"
             )
         return None
 
     @cached_property
-    def _padding_BJ(self) -> Tensor | None:
+    def padding_BJ(self) -> Tensor | None:
         """True for padding among the tokens so far, on the CPU; None without padding."""
         mask_BJ: Tensor | None = self._arguments.get("attention_mask")
         if mask_BJ is None or bool(mask_BJ.all()):

@@ -92,8 +92,8 @@ def calibrate_model(
     return calibration.with_scores(**scores)
 
 
-def measure_dense(model: Any, tokens_BT: Tensor, content: str, *, seed: int = 0) -> Callable[..., DensePatterns]:
-    """What `make_plan` asks for as ``dense``: matrices of heads from the calibration sequences."""
+def measure_dense(model: Any, tokens_BT: Tensor, *, seed: int = 0) -> Callable[..., DensePatterns]:
+    """Return what `make_plan` takes as ``dense``: it makes matrices of heads from the calibration sequences."""
 
     def source(heads: Sequence[tuple[int, int]], name: str) -> DensePatterns:
         with _evaluation(model):

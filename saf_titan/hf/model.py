@@ -7,12 +7,13 @@ the ordinary one, so everything that works with that works with it: generation, 
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import cached_file
@@ -100,6 +101,18 @@ class StaticHeadsMixin:
         if self.plan is not None:
             self.plan.save(Path(save_directory) / PLAN_FILE)
 
+    def _validate_generated_length(self, generation_config: Any, *args: Any) -> None:
+        """Before the first token: ValueError if the text could become longer than the patterns."""
+        super()._validate_generated_length(generation_config, *args)  # type: ignore[misc]
+        longest = min((layer.mixer.T_fit for layer in self.attentions if layer.mixer is not None), default=math.inf)
+        # the last token is written and not read
+        if generation_config.max_length - 1 > longest:
+            raise ValueError(
+                f"prompt and max_new_tokens make up to {generation_config.max_length} tokens, and the static heads of "
+                f"this model are fitted to {longest}: ask for at most {longest + 1} tokens in all, or freeze at a "
+                "longer length"
+            )
+
     @classmethod
     def from_pretrained(cls, name: str | Path, *args: Any, **kwargs: Any) -> Any:
         """As in transformers, and the plan that was saved beside the weights.
@@ -126,18 +139,12 @@ def load(name: str | Path, plan: StaticPlan | None = None, **kwargs: Any) -> Any
     another size than the plan.
     """
     if Path(name).suffix == ".gguf":
-        kwargs["gguf_file"] = Path(name).name
-        name = Path(name).parent
-    settings = {key: kwargs[key] for key in ("gguf_file", "revision", "cache_dir", "local_files_only") if key in kwargs}
-    config = AutoConfig.from_pretrained(name, **settings)
-    config = our_config(config)
-    model, found = model_class(cast(Any, type(config))).from_pretrained(
-        name, config=config, output_loading_info=True, **kwargs
-    )
-    if lacking := sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"]))):
-        raise ValueError(
-            f"{name} lacks weights of {type(model).__name__}, or has them in another shape: {', '.join(lacking[:5])}"
-        )
+        model = _load_gguf(Path(name), kwargs)
+    else:
+        settings = {key: kwargs[key] for key in ("revision", "cache_dir", "local_files_only") if key in kwargs}
+        config = our_config(AutoConfig.from_pretrained(name, **settings))
+        kind = model_class(config)
+        model = _complete(name, *kind.from_pretrained(name, config=config, output_loading_info=True, **kwargs))
     attach(model)
     if plan is not None:
         if model.plan is not None:
@@ -146,17 +153,26 @@ def load(name: str | Path, plan: StaticPlan | None = None, **kwargs: Any) -> Any
     return model
 
 
-def copy_tokenizer(name: str | Path, out: Path) -> bool:
-    """Write the tokenizer of a model into another folder; False if it has none."""
-    path, settings = Path(name), {}
-    if path.suffix == ".gguf":
-        path, settings = path.parent, {"gguf_file": path.name}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, **settings)
-    except (ValueError, OSError):
-        return False
-    tokenizer.save_pretrained(out)
-    return True
+def _load_gguf(file: Path, settings: dict[str, Any]) -> Any:
+    """The weights of a .gguf file in our class, read by the ordinary one: transformers reads them by the model_type."""
+    settings = settings | {"gguf_file": file.name, "output_loading_info": True}
+    loaded: Any = AutoModelForCausalLM.from_pretrained(file.parent, **settings)
+    ordinary = _complete(file, *loaded)
+    config = our_config(ordinary.config)
+    model = model_class(config)(config)
+    model.load_state_dict(ordinary.state_dict(), assign=True)
+    model.tie_weights()
+    model.generation_config = ordinary.generation_config
+    return model.eval()
+
+
+def _complete(name: str | Path, model: Any, found: dict[str, Any]) -> Any:
+    """The loaded model; ValueError if weights were missing or misshapen, which transformers would fill with noise."""
+    if lacking := sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"]))):
+        raise ValueError(
+            f"{name} lacks weights of {type(model).__name__}, or has them in another shape: {', '.join(lacking[:5])}"
+        )
+    return model
 
 
 def our_config(config: PreTrainedConfig) -> PreTrainedConfig:
@@ -164,7 +180,8 @@ def our_config(config: PreTrainedConfig) -> PreTrainedConfig:
     if config.model_type.startswith(PREFIX):
         return config
     values = {name: value for name, value in config.to_dict().items() if name not in ("model_type", "architectures")}
-    ours: PreTrainedConfig = config_class(cast(Any, type(config))).from_dict(values)
+    kind: Any = type(config)
+    ours: PreTrainedConfig = config_class(kind).from_dict(values)
     return ours
 
 
@@ -175,8 +192,14 @@ def config_class(ordinary: Any) -> Any:
     return type(f"SAF{ordinary.__name__}", (ordinary,), members)
 
 
+def model_class(config: PreTrainedConfig) -> Any:
+    """The causal language model that belongs to a configuration of ours."""
+    kind: Any = type(config)
+    return _model_class(kind)
+
+
 @cache
-def model_class(ours: Any) -> Any:
+def _model_class(ours: Any) -> Any:
     """Our subclass of the causal language model that belongs to one of our configurations."""
     ordinary = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING)[ours.__mro__[1]]
     members = {"config_class": ours, "__module__": __name__, "__doc__": ordinary.__doc__}
@@ -232,6 +255,7 @@ def _require_our_attention(model: Any, args: tuple[object, ...]) -> None:
 def register(model_types: tuple[str, ...] = TESTED) -> None:
     """Make transformers' Auto classes know our classes."""
     for model_type in model_types:
-        ours = config_class(cast(Any, type(AutoConfig.for_model(model_type))))
+        kind: Any = type(AutoConfig.for_model(model_type))
+        ours = config_class(kind)
         AutoConfig.register(ours.model_type, ours, exist_ok=True)
-        AutoModelForCausalLM.register(ours, model_class(ours), exist_ok=True)
+        AutoModelForCausalLM.register(ours, _model_class(ours), exist_ok=True)

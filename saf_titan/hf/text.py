@@ -5,7 +5,6 @@ Legend: N windows, T time.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer
 
 from saf_titan.data.corpus import open_corpus
+from saf_titan.hf.tokenizer_files import read_tokenizer
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def text_windows(path: Path, model: str | Path, num_windows: int | None, length:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
-    ids = np.asarray(_tokenizer(model)(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64)
+    ids = np.asarray(read_tokenizer(model)(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64)
     starts = _starts(len(ids), num_windows, length, str(path))
     return _windows(lambda start: ids[start : start + length], starts, str(path))
 
@@ -73,17 +72,3 @@ def _starts(num_tokens: int, num_windows: int | None, length: int, source: str) 
         )
     chosen = possible if num_windows is None else num_windows
     return [int(n * possible / chosen) * length for n in range(chosen)]
-
-
-def _tokenizer(model: str | Path) -> Any:
-    path = Path(model)
-    settings: dict[str, Any] = {}
-    if path.suffix == ".gguf":
-        path, settings = path.parent, {"gguf_file": path.name}
-    try:
-        return AutoTokenizer.from_pretrained(path, **settings)
-    except (ValueError, OSError, json.JSONDecodeError) as error:
-        raise ValueError(
-            f"{model} has no tokenizer that transformers can read ({str(error).splitlines()[0]}): copy its tokenizer "
-            "files there, or give token shards with --data"
-        ) from error

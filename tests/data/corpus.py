@@ -28,6 +28,7 @@ def write_corpus(
     eot: int,
     shard_tokens: int = 10_000,
     width: int = 2,
+    tokenizer: str = "toy",
 ) -> None:
     """Write the splits, cut into shards of `shard_tokens` ids, and their manifest into an existing folder."""
     splits = {}
@@ -45,7 +46,7 @@ def write_corpus(
         "format": "rust_data.tokens",
         "version": 1,
         "complete": True,
-        "tokenizer": {"name": "toy", "sha256": TOKENIZER_SHA256, "vocab_size": vocab_size, "eot": eot},
+        "tokenizer": {"name": tokenizer, "sha256": TOKENIZER_SHA256, "vocab_size": vocab_size, "eot": eot},
         "dtype": {2: "uint16", 4: "uint32"}[width],
         "seed": 0,
         "shard_tokens": shard_tokens,

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 
@@ -34,8 +35,13 @@ class RankServer:
             text=True,
         )
 
-    def run(self, arguments: Sequence[str], *, ranks: int, output: Path) -> int:
-        """Run the trainer to its end and return its exit status; the first rank writes to the file ``output``."""
+    def run(self, arguments: Sequence[str], *, ranks: int, output: Path, seconds_a_look: float | None = None) -> int:
+        """Run the trainer to its end and return its exit status; the first rank writes to the file ``output``.
+
+        Args:
+            seconds_a_look: the run's clock goes on by this much whenever it is looked at, whatever the machine does;
+                None for the real clock.
+        """
         import torch.distributed as dist
 
         # the ranks meet here, as they meet at the store of torchrun's agent
@@ -43,6 +49,7 @@ class RankServer:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         request = {"arguments": list(arguments), "ranks": ranks, "output": str(output), "port": store.port}
+        request["seconds_a_look"] = seconds_a_look
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
@@ -68,8 +75,11 @@ def serve() -> None:
         print(_run(**request), file=answers, flush=True)
 
 
-def _run(*, arguments: list[str], ranks: int, output: str, port: int) -> int:
-    processes = {_start(rank, ranks, arguments, output if rank == 0 else os.devnull, port) for rank in range(ranks)}
+def _run(*, arguments: list[str], ranks: int, output: str, port: int, seconds_a_look: float | None) -> int:
+    processes = {
+        _start(rank, ranks, arguments, output if rank == 0 else os.devnull, port, seconds_a_look)
+        for rank in range(ranks)
+    }
     first_failure = 0
     while processes:
         process, wait_status = os.wait()
@@ -81,7 +91,7 @@ def _run(*, arguments: list[str], ranks: int, output: str, port: int) -> int:
     return first_failure
 
 
-def _start(rank: int, ranks: int, arguments: list[str], output: str, port: int) -> int:
+def _start(rank: int, ranks: int, arguments: list[str], output: str, port: int, seconds_a_look: float | None) -> int:
     process = os.fork()
     if process:
         return process
@@ -99,8 +109,13 @@ def _start(rank: int, ranks: int, arguments: list[str], output: str, port: int) 
         for stream in (1, 2):
             os.dup2(log, stream)
         from saf_titan.run.leave import leave
+        from saf_titan.run.time_budget import RunClock
         from saf_titan.train import main
 
+        if seconds_a_look is not None:
+            defaults = RunClock.__init__.__kwdefaults__
+            assert defaults is not None
+            defaults["clock"] = count(0.0, seconds_a_look).__next__
         leave(main(arguments))
     except BaseException:
         import traceback

@@ -71,10 +71,12 @@ def train(
     config: Path = TINY,
     status: int = 0,
     through_torchrun: bool = False,
+    seconds_a_look: float | None = None,
 ) -> Run:
     """Run to the end and check the exit status; ``status`` 1 stands for any failure (the launcher has its own).
 
     The ranks are forked from a server that has imported torch already (see ``rank_server``), or started by torchrun.
+    Only a forked run can have a clock that goes on by ``seconds_a_look`` at every look instead of the real one.
     """
     words = module(folder, *overrides, config=config)
     if through_torchrun:
@@ -82,7 +84,7 @@ def train(
         exit_status, output = finished.returncode, finished.stdout
     else:
         with tempfile.NamedTemporaryFile("r", errors="replace") as log:
-            exit_status = _server().run(words[2:], ranks=ranks, output=Path(log.name))
+            exit_status = _server().run(words[2:], ranks=ranks, output=Path(log.name), seconds_a_look=seconds_a_look)
             output = log.read()
     assert (exit_status != 0) == (status != 0), output[-6000:]
     return Run(folder=folder, status=exit_status, output=output)

@@ -44,7 +44,7 @@ def test_statistics_are_those_of_the_eager_attention_weights(model_type: str) ->
 def test_frozen_logits_are_those_of_the_definition(model_type: str, content: str) -> None:
     model = our_model(model_type)
     calibration = calibrate_model(model, tokens())
-    dense = measure_dense(model, tokens(), content)
+    dense = measure_dense(model, tokens())
     plan = make_plan(
         calibration, PlanSettings(rate=0.5, max_fit_kl=100.0, selector="random", seed=3, content=content), dense=dense
     )

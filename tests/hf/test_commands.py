@@ -46,6 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ["--rate", "0.25", "--selector", "output_error", "--max-fit-kl", "9", "--out", str(folder / "plan")]
     assert saf(["select", str(folder / "stats"), *options]) == 0
     assert main(["freeze", str(folder / "model"), "--plan", str(folder / "plan"), "--out", str(folder / "frozen")]) == 0
+    stock_model("llama").save_pretrained(folder / "frozen/bare")
     return folder
 
 
@@ -112,6 +113,16 @@ def test_compensation_brings_the_outputs_of_static_heads_nearer(model_type: str,
     assert (compensated - target).square().mean() < (plain - target).square().mean()
 
 
+def test_a_norm_behind_the_attention_refuses_scores_of_the_stream(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for model_type in ("gemma2", "olmo2"):
+        folder = write_model(tmp_path / model_type, model_type)
+        words = ["--text", str(made / "text.txt"), "--length", "16", "--selector", "output_error"]
+        assert main(["calibrate", str(folder), *words, "--out", str(tmp_path / "stats")]) == 2
+        assert "has a norm behind its attention" in capsys.readouterr().err
+
+
 def test_a_pipeline_writes_text(made: Path) -> None:
     write = pipeline("text-generation", model=str(made / "frozen"))
     texts = write(["the", "quick "], max_new_tokens=5, do_sample=False, batch_size=2)
@@ -136,6 +147,7 @@ def test_stock_transformers_refuses_by_a_name_that_leads_here(made: Path) -> Non
         ("calibrate MODEL --text TEXT --length 16 --selector qk_gradient --out X", "averages gradients"),
         ("calibrate MODEL --text TEXT --selector best --out X", "'best'"),
         ("calibrate MODEL --text MODEL/model.safetensors --length 16 --out X", "not UTF-8"),
+        ("calibrate FROZEN/bare --text TEXT --length 16 --out X", "has no tokenizer that transformers can read"),
         ("calibrate MODEL --data MODEL --length 16 --out X", "manifest.json"),
         ("freeze MODEL --plan STATS --out X", "a static_plan is needed"),
         ("freeze FROZEN --plan PLAN --out X", "has a plan of 2 static heads already"),

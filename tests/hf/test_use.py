@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ import saf_titan.hf
 from saf_titan.hf.measure import calibrate_model
 from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.settings import PlanSettings
-from tests.hf.tiny import MODEL_TYPES, T, our_model, stock_model, tokens
+from tests.hf.tiny import MODEL_TYPES, D, H, T, V, our_model, stock_model, tokens
 
 
 def frozen_model(model_type: str, *, content: str = "mean", **changes: Any) -> Any:
@@ -98,8 +99,10 @@ def test_a_text_longer_than_the_patterns() -> None:
     model = frozen_model("llama")
     with pytest.raises(ValueError, match=f"has {T + 1} tokens, and the static heads of this model are fitted to {T}"):
         logits_of(model, tokens(1, T + 1))
-    with pytest.raises(ValueError, match="max_new_tokens"):
-        model.generate(tokens(1, T - 2), attention_mask=torch.ones(1, T - 2), max_new_tokens=8, min_new_tokens=8)
+    prompt = {"inputs": tokens(1, T - 2), "attention_mask": torch.ones(1, T - 2, dtype=torch.int64)}
+    assert model.generate(**prompt, max_new_tokens=3, min_new_tokens=3).shape[1] == T + 1
+    with pytest.raises(ValueError, match=f"up to {T + 2} tokens, and .* fitted to {T}: ask for at most {T + 1}"):
+        model.generate(**prompt, max_new_tokens=4)
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
@@ -123,6 +126,43 @@ def test_an_ordinary_folder_gives_the_same_logits(model_type: str, tmp_path: Pat
     torch.testing.assert_close(
         logits_of(saf_titan.hf.load(tmp_path), tokens()), logits_of(stock, tokens()), rtol=1e-5, atol=1e-5
     )
+
+
+# NumPy's and gguf's own
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_gguf_file(tmp_path: Path) -> None:
+    stock = stock_model("llama", attention_bias=False, num_key_value_heads=H)
+    weights = stock.state_dict()
+    writer = gguf.GGUFWriter(tmp_path / "tiny.gguf", "llama")
+    writer.add_block_count(2)
+    writer.add_context_length(64)
+    writer.add_embedding_length(H * D)
+    writer.add_feed_forward_length(48)
+    writer.add_head_count(H)
+    writer.add_head_count_kv(H)
+    writer.add_rope_dimension_count(D)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_layer_norm_rms_eps(stock.config.rms_norm_eps)
+    writer.add_vocab_size(V)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([f"t{n}" for n in range(V)])
+    writer.add_token_scores([0.0] * V)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, 2)
+    for name, weight in weights.items():
+        if "q_proj" in name or "k_proj" in name:
+            # llama.cpp rotates pairs of neighbours
+            weight = weight.view(H, 2, D // 2, -1).transpose(1, 2).reshape(weight.shape)
+        writer.add_tensor(names.get_name(name, (".weight",)), weight.numpy().copy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    model = saf_titan.hf.load(tmp_path / "tiny.gguf")
+    assert model.config.model_type == "saf_titan_llama"
+    torch.testing.assert_close(logits_of(model, tokens()), logits_of(stock, tokens()), rtol=1e-5, atol=1e-5)
+    model.set_plan(frozen_model("llama").plan)
+    model.save_pretrained(tmp_path / "frozen")
+    assert torch.equal(logits_of(saf_titan.hf.load(tmp_path / "frozen"), tokens()), logits_of(model, tokens()))
 
 
 def test_a_folder_without_all_weights_is_refused(tmp_path: Path) -> None:

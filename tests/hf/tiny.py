@@ -66,7 +66,7 @@ def our_model(model_type: str, **changes: Any) -> Any:
     """The same weights in our class."""
     stock = stock_model(model_type, **changes)
     config = our_config(stock.config)
-    model = model_class(type(config))(config)
+    model = model_class(config)(config)
     model.load_state_dict(stock.state_dict())
     return model.eval()
 
