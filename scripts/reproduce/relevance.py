@@ -14,8 +14,8 @@ that of the other matrices. Printed over seeds, mean and deviation, on held-out 
     suff., compr.    ERASER's sufficiency (low is good) and comprehensiveness (high is good) of the relevant words
     AOPC s., c.      the same for the words of highest attention, mean over 1, 5, 10, 20, 50 % of the words
 
-With --stop-loss a run ends when the mean training loss of the last 20 batches is below it, so that ratios are compared
-at an equal loss.
+A run ends when the mean training loss of the last 20 batches is below --stop-loss, so that ratios are compared at an
+equal loss, or after --steps.
 """
 
 from __future__ import annotations
@@ -221,19 +221,19 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="file of the task; none for agreement")
     parser.add_argument("--qk-ratio", type=float, nargs="+", default=[1.0, 10.0, 100.0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=800, help="at most so many steps")
-    parser.add_argument("--stop-loss", type=float, default=0.0, help="stop at this loss; 0: take all steps")
+    parser.add_argument("--steps", type=int, default=1200, help="at most so many steps")
+    parser.add_argument("--stop-loss", type=float, default=0.02, help="stop at this loss; 0: take all steps")
     parser.add_argument("--optimizer", choices=("AdamW", "SGD"), default="AdamW")
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=4e-4)
     parser.add_argument("--weight-decay", type=float, default=0.0)
-    parser.add_argument("--warmup", type=int, default=20)
+    parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--decay", choices=("cosine", "linear"), default="cosine")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--examples", type=int, default=20_000, help="training examples at most")
-    parser.add_argument("--test-examples", type=int, default=1000)
+    parser.add_argument("--test-examples", type=int, default=500)
     parser.add_argument("--max-words", type=int, default=256, help="longer examples are left out")
     args = parser.parse_args()
     training, held_out = load(args)
