@@ -134,12 +134,12 @@ def held_out_sequences(
             dp_world_size=world_size, dp_rank=rank, seq_len=run.training.seq_len, local_batch_size=a_rank
         )
         if loader.num_windows < wanted:
-            raise ValueError(f"{run.data.path} has {loader.num_windows} windows for calibration, fewer than {wanted}")
+            raise ValueError(
+                f"{run.data.path} has {loader.num_windows} windows for calibration, fewer than {wanted}; use shorter "
+                f"sequences, or tokenize with more --val-tokens"
+            )
     except ValueError as error:
-        logger.warning(
-            f"circuits.metrics_freq: the updates of the circuits are measured, attention is not: {error}; tokenize "
-            f"with more --val-tokens, or lower training.seq_len"
-        )
+        logger.warning(f"circuits.metrics_freq: the updates of the circuits are measured, attention is not: {error}")
         return None
     positions = tuple(loader.window(sequence) * run.training.seq_len for sequence in range(wanted))
     return CalibrationData([next(iter(loader))], positions, run.saf.calibration_seed, run.data.path)
