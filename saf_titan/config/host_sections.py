@@ -43,7 +43,7 @@ class OptimizerSection:
     """The optimizer; per-circuit factors are in [circuits]."""
 
     name: Literal["AdamW", "SGD"] = "AdamW"
-    """Update rule."""
+    """Update rule. Muon is not offered: torchtitan's DistMuon takes one parameter group, and circuits are several."""
     lr: Annotated[float, Range(above=0)] = 6e-4
     """Peak learning rate."""
     beta1: Annotated[float, Range(low=0, below=1)] = 0.9

@@ -91,6 +91,11 @@ class CircuitsSection:
     """[first, last], both counted from 0 and included: the layers the factor applies to. []: all."""
     scale_weight_decay: bool = False
     """true: the decay per step of a group grows with its factor, as in plain AdamW. false: it stays the same."""
+    metrics_freq: Annotated[int, NOT_NEGATIVE] = 100
+    """Steps between two measurements of the circuits: how far a step moves W_Q^T W_K and W_O W_V of each layer, and
+    entropy, sink and recent mass of attention on `metrics_sequences` held-out sequences. 0: never."""
+    metrics_sequences: Annotated[int, Range(low=2)] = 2
+    """Held-out sequences that attention is measured on; on more ranks, one for each rank."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -173,6 +173,55 @@ def score_figure(event: FreezeEvent) -> str | None:
         return _to_svg(figure)
 
 
+def circuit_update_figure(log: RunLog) -> str | None:
+    """Draw the relative update of both circuits against the step, a thin line a layer and a thick one for their mean.
+
+    None if no update was measured that can be drawn on a logarithmic axis.
+    """
+    series = (("QK", _BLUE, "qk_update"), ("OV", _ORANGE, "ov_update"))
+    return _circuit_figure(log, series, "size of an update / size of the circuit", is_log=True)
+
+
+def circuit_attention_figure(log: RunLog) -> str | None:
+    """Draw entropy, sink and recent mass of attention against the step, thin for each layer, thick for the mean.
+
+    None if attention was not measured.
+    """
+    series = (("entropy", _BLUE, "entropy"), ("sink", _ORANGE, "sink_mass"), ("recent", _GREY, "recent_mass"))
+    return _circuit_figure(log, series, "attention", is_log=False)
+
+
+def _circuit_figure(log: RunLog, series: Sequence[tuple[str, str, str]], label: str, *, is_log: bool) -> str | None:
+    drawn = False
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(_WIDTH, 3.3), layout="constrained")
+        axes = figure.subplots()
+        for name, color, key in series:
+            rows = [row for row in log.circuits if getattr(row, key)]
+            num_layers = max((len(getattr(row, key)) for row in rows), default=0)
+            values_NL = np.array([getattr(row, key) for row in rows if len(getattr(row, key)) == num_layers])
+            steps_N = np.array([row.step for row in rows if len(getattr(row, key)) == num_layers])
+            # a logarithmic axis has no zero
+            values_NL = np.ma.masked_where(~np.isfinite(values_NL) | (is_log & (values_NL <= 0)), values_NL)
+            if not values_NL.count():
+                continue
+            drawn = True
+            # one measurement is a point
+            marker = "o" if len(steps_N) == 1 else None
+            axes.plot(steps_N, values_NL, color=color, alpha=0.35, linewidth=0.7)
+            axes.plot(steps_N, values_NL.mean(1), color=color, linewidth=1.8, marker=marker, label=name)
+        for freeze in log.freezes:
+            axes.axvline(freeze.step, color=_GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+        if is_log and drawn:
+            axes.set_yscale("log")
+        axes.set_xlabel("step")
+        axes.set_ylabel(label)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if drawn:
+            axes.legend(loc="best")
+        return _to_svg(figure) if drawn else None
+
+
 def _slots(heads: Sequence[StaticHead | SkippedHead]) -> np.ndarray:
     """(layer, head) of each head: integers (N, 2)."""
     return np.array([(head.layer, head.head) for head in heads]).reshape(-1, 2)

@@ -121,13 +121,36 @@ class FinishRow:
     """Wall time of the whole run, without the time between a checkpoint and its resume."""
 
 
-Row = StartRow | ResumeRow | TrainRow | ValidationRow | FreezeRow | FreezeUndoneRow | FinishRow
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CircuitsRow:
+    """The circuits of each layer at step `step`: one number a layer, nan for a layer without a head to measure.
+
+    Attention is that of live heads on a few held-out sequences, after the step; empty where it was not measured.
+    """
+
+    step: int
+    qk_update: tuple[float, ...] = ()
+    """Size of the step's change of W_Q^T W_K relative to W_Q^T W_K; see `saf_titan.circuits.speed`."""
+    ov_update: tuple[float, ...] = ()
+    """The same of W_O W_V."""
+    entropy: tuple[float, ...] = ()
+    """`AttentionStats.entropy_H`, mean over heads: 1 is uniform attention."""
+    sink_mass: tuple[float, ...] = ()
+    """`AttentionStats.sink_mass_H`, mean over heads: attention on the first key."""
+    recent_mass: tuple[float, ...] = ()
+    """`AttentionStats.recent_mass_H`, mean over heads: attention on the 64 latest keys."""
+    seconds: float = math.nan
+    """Wall time of the measurement; the time of an optimizer step does not include it."""
+
+
+Row = StartRow | ResumeRow | TrainRow | ValidationRow | CircuitsRow | FreezeRow | FreezeUndoneRow | FinishRow
 
 KINDS: dict[str, type[Row]] = {
     "start": StartRow,
     "resume": ResumeRow,
     "train": TrainRow,
     "validation": ValidationRow,
+    "circuits": CircuitsRow,
     "freeze": FreezeRow,
     "freeze_undone": FreezeUndoneRow,
     "finish": FinishRow,
@@ -248,6 +271,12 @@ def _pair(value: Any) -> tuple[float, float]:
     return _number(value[0]), _number(value[1])
 
 
+def _series(value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list):
+        raise ValueError
+    return tuple(map(_number, value))
+
+
 def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else read(value)
 
@@ -258,6 +287,7 @@ _READERS: dict[Any, Callable[[Any], Any]] = {
     float: _number,
     str: _text,
     dict[str, float]: _numbers,
+    tuple[float, ...]: _series,
     tuple[float, float] | None: _optional(_pair),
 }
 """How a value of JSON becomes a field of each type; they raise ValueError for a value of another type."""

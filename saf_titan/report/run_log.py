@@ -7,6 +7,7 @@ from typing import TypeVar
 from saf_titan.config import ConfigError, RunConfig, load_config
 from saf_titan.report.rows import (
     METRICS_FILE,
+    CircuitsRow,
     FinishRow,
     FreezeRow,
     FreezeUndoneRow,
@@ -22,7 +23,7 @@ Session = StartRow | ResumeRow
 """The start of a process group that worked on the run."""
 
 Key = TypeVar("Key")
-RowOfStep = TypeVar("RowOfStep", bound=TrainRow | ValidationRow | FreezeRow | FreezeUndoneRow)
+RowOfStep = TypeVar("RowOfStep", bound=TrainRow | ValidationRow | CircuitsRow | FreezeRow | FreezeUndoneRow)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +35,7 @@ class RunLog:
     """None where config.toml is missing or damaged."""
     train: list[TrainRow] = field(default_factory=list)
     validations: list[ValidationRow] = field(default_factory=list)
+    circuits: list[CircuitsRow] = field(default_factory=list)
     freezes: list[FreezeRow] = field(default_factory=list)
     undone: list[FreezeUndoneRow] = field(default_factory=list)
     sessions: list[Session] = field(default_factory=list)
@@ -92,6 +94,7 @@ def read_run(folder: Path) -> RunLog:
     """
     train: dict[int, TrainRow] = {}
     validations: dict[tuple[int, str], ValidationRow] = {}
+    circuits: dict[int, CircuitsRow] = {}
     freezes: dict[int, FreezeRow | FreezeUndoneRow] = {}
     sessions: list[Session] = []
     finish: FinishRow | None = None
@@ -110,6 +113,8 @@ def read_run(folder: Path) -> RunLog:
                 train[row.step] = row
             case ValidationRow():
                 validations[row.step, row.phase] = row
+            case CircuitsRow():
+                circuits[row.step] = row
             case FreezeRow() | FreezeUndoneRow():
                 freezes[row.step] = row
             case FinishRow():
@@ -118,6 +123,7 @@ def read_run(folder: Path) -> RunLog:
                 sessions.append(row)
                 train = _up_to(row.step, train)
                 validations = _up_to(row.step, validations)
+                circuits = _up_to(row.step, circuits)
                 freezes = _up_to(row.step, freezes)
                 finish = None
             case UnknownRow():
@@ -129,6 +135,7 @@ def read_run(folder: Path) -> RunLog:
         train=sorted(train.values(), key=lambda row: row.step),
         # the sort keeps the order of writing within a step: before_freeze comes before after_freeze
         validations=sorted(validations.values(), key=lambda row: row.step),
+        circuits=sorted(circuits.values(), key=lambda row: row.step),
         freezes=[row for row in in_order if isinstance(row, FreezeRow)],
         undone=[row for row in in_order if isinstance(row, FreezeUndoneRow)],
         sessions=sessions,

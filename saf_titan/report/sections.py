@@ -4,7 +4,14 @@ from collections.abc import Iterator
 
 from saf_titan.report import markup
 from saf_titan.report.event import FreezeEvent
-from saf_titan.report.figures import loss_figure, loss_near_freeze_figure, pattern_figures, score_figure
+from saf_titan.report.figures import (
+    circuit_attention_figure,
+    circuit_update_figure,
+    loss_figure,
+    loss_near_freeze_figure,
+    pattern_figures,
+    score_figure,
+)
 from saf_titan.report.format import count, loss_text, number_of, perplexity_text, seconds_text, short
 from saf_titan.report.overview import overview
 from saf_titan.report.rows import METRICS_FILE, ResumeRow, perplexity
@@ -139,6 +146,26 @@ def loss(log: RunLog) -> Iterator[str]:
     if near:
         figures.append(markup.figure(near, f"The same around the freeze after step {log.freezes[0].step:,}."))
     yield markup.side_by_side(figures)
+
+
+def circuits(log: RunLog) -> Iterator[str]:
+    """How far a step moves each circuit and where attention looks; nothing if neither was measured."""
+    captions = (
+        (
+            circuit_update_figure(log),
+            "How far one step moves the circuits: Frobenius norm of the change of W_Q^T W_K (QK, where to look) and of "
+            "W_O W_V (OV, what to carry), divided by that of the circuit; thin: each layer, thick: their mean.",
+        ),
+        (
+            circuit_attention_figure(log),
+            "Attention of live heads on held-out text: entropy (1: uniform), share on the first token (sink) and on "
+            "the 64 latest tokens (recent).",
+        ),
+    )
+    figures = [markup.figure(svg, caption) for svg, caption in captions if svg]
+    if figures:
+        yield markup.heading("Circuits")
+        yield markup.side_by_side(figures)
 
 
 def freeze(log: RunLog, event: FreezeEvent, num_patterns: int) -> Iterator[str]:

@@ -118,6 +118,10 @@ class Freezer(Generic[Batch]):
             )
         return rate
 
+    def measure_attention(self, data: CalibrationData[Batch]) -> Calibration:
+        """Statistics of the live heads as they are now; a collective that changes nothing."""
+        return self._measurement.calibrate(data, (), None, logged_progress())
+
     def restore(self, plan: StaticPlan) -> None:
         """Install the plan of a checkpoint, before its weights are loaded."""
         install(self.attentions, plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 # first: it must precede every other torchtitan module
 from saf_titan import compat  # isort: skip
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.tools.logging import logger
 
 from saf_titan.report.format import perplexity_text
-from saf_titan.report.rows import METRICS_FILE, Row, TrainRow, ValidationRow, perplexity, write_row
+from saf_titan.report.rows import METRICS_FILE, CircuitsRow, Row, TrainRow, ValidationRow, perplexity, write_row
 
 
 class RunMetrics(MetricsProcessor):
@@ -144,6 +145,17 @@ class RunMetrics(MetricsProcessor):
         )
         self.last_validated_step, self.last_validation_loss = step, loss
         self._reset()
+
+    def log_circuits(self, row: CircuitsRow) -> None:
+        """Write a measurement of the circuits; torchtitan's loggers get one number a layer and the mean over layers."""
+        metrics: dict[str, float] = {}
+        for name in ("qk_update", "ov_update", "entropy", "sink_mass", "recent_mass"):
+            by_layer = {layer: x for layer, x in enumerate(getattr(row, name)) if math.isfinite(x)}
+            metrics |= {f"circuits/{name}/layer_{layer}": x for layer, x in by_layer.items()}
+            if by_layer:
+                metrics[f"circuits/{name}/mean"] = sum(by_layer.values()) / len(by_layer)
+        self.logger.log(metrics, row.step)
+        self.write(row)
 
     def write(self, row: Row) -> None:
         """Append one row to ``metrics.jsonl``, on the first rank that knows the loss; a row is one line, written in one

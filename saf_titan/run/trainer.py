@@ -30,6 +30,7 @@ from saf_titan.run.announce import opening_lines, record_freeze
 from saf_titan.run.backends import backend_lines
 from saf_titan.run.calibration_data import TokenBatch, calibration_loader, read_calibration_data
 from saf_titan.run.checkpoints import SoundCheckpoints
+from saf_titan.run.circuit_metrics import CircuitMetrics, held_out_sequences
 from saf_titan.run.divergence import Diverged, diverged, first_not_finite
 from saf_titan.run.folder import CONFIG_FILE
 from saf_titan.run.freezer import Freezer, FreezeResult, freeze_schedule
@@ -111,6 +112,13 @@ class SAFTrainer(Trainer):
             * config.training.seq_len
         )
         self.metrics_processor.tokens_seen = lambda: self.dataloader.tokens_given
+        world_size, rank = self._batch_world()
+        held_out = held_out_sequences(config.dataloader, config.run, world_size=world_size, rank=rank)
+        self.circuit_metrics = CircuitMetrics(
+            self.model_parts[0],
+            config.run.circuits.metrics_freq,
+            None if held_out is None else lambda: self.freezer.measure_attention(held_out),
+        )
         if self._saved.plan is not None:
             self.freezer.restore(self._saved.plan)
             self._heads_changed()
@@ -162,6 +170,9 @@ class SAFTrainer(Trainer):
             self.lr_schedulers.set_progress(self._budget.virtual_step(self._elapsed))
         last = self.step == self.config.training.steps and self._budget is None
         self.metrics_processor.validation_phase = "final" if last else "scheduled"
+        measures = self.circuit_metrics.is_due(self.step)
+        if measures:
+            self.circuit_metrics.remember()
         self.metrics_processor.begin_step()
         self._losses.clear()
         try:
@@ -174,6 +185,16 @@ class SAFTrainer(Trainer):
         # the first step of a process may compile
         if self.step > self._first_step + 1:
             self._warn_of_long("a step", self._last_update_seconds)
+        if measures:
+            self._measure_circuits()
+
+    def _measure_circuits(self) -> None:
+        """Write how far the last step moved the circuits and where attention looks."""
+        try:
+            row = self.circuit_metrics.row(self.step)
+        except ValueError as error:
+            raise self._diverged("attention on held-out sequences") from error
+        self.metrics_processor.log_circuits(row)
 
     def _warn_of_long(self, what: str, seconds: float) -> None:
         """Say once for each kind of work that a stop would be cut short in the middle of it."""

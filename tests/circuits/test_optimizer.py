@@ -43,6 +43,7 @@ def build(
     lr: float = LR,
     decay: float = DECAY,
     rule: CircuitGroup = FOUR_TIMES,
+    implementation: str = "for-loop",
     scale_weight_decay: bool = False,
 ) -> tuple[CircuitOptimizers, CircuitSchedules]:
     specific = {"betas": (0.9, 0.95), "eps": 1e-8} if name == "AdamW" else {"momentum": 0.9}
@@ -50,7 +51,7 @@ def build(
         name=name,
         hyper_parameters={"lr": lr, "weight_decay": decay, **specific},
         rules=(rule,),
-        implementation="for-loop",
+        implementation=implementation,
     ).build(model_parts=[model])
     schedules = CircuitSchedules.Config(
         warmup_steps=2, decay_type="cosine", scale_weight_decay=scale_weight_decay
@@ -158,3 +159,24 @@ def test_unchanged_resume_is_silent_even_while_the_ratio_moves(caplog: pytest.Lo
     for live, original in zip(resumed.param_group_list, trained.param_group_list, strict=True):
         assert live["lr"] == original["lr"]
         assert live["weight_decay"] == original["weight_decay"]
+
+
+@pytest.mark.parametrize("implementation", ["for-loop", "foreach", "fused"])
+@pytest.mark.parametrize("name", ["AdamW", "SGD"])
+def test_weights_move_by_the_factor_whatever_computes_the_step(name: str, implementation: str) -> None:
+    """Under equal gradients the steps of two circuits differ by the factor alone, at every step of its schedule."""
+    rule = CircuitGroup(match="qk", factor=4.0, schedule="linear", factor_end=2.0, ramp_steps=4)
+    model = Model()
+    matrices = model.layers[0].attention
+    optimizers, schedules = build(model, name=name, rule=rule, decay=0.0, implementation=implementation)
+    generator = torch.Generator().manual_seed(1)
+    for factor in (4.0, 3.5, 3.0, 2.5, 2.0, 2.0):
+        gradient = torch.randn(4, 4, generator=generator)
+        before = {name: getattr(matrices, name).weight.detach().clone() for name in ("wq", "wv")}
+        for parameter in model.parameters():
+            parameter.grad = gradient.clone() if parameter.ndim == 2 else torch.zeros_like(parameter)
+        optimizers.step()
+        moved = {name: getattr(matrices, name).weight.detach() - weight for name, weight in before.items()}
+        # moments do not know the rate, so both optimizers are linear in it
+        torch.testing.assert_close(moved["wq"], factor * moved["wv"], rtol=2e-4, atol=1e-6)
+        schedules.step()

@@ -29,6 +29,7 @@ VALUES: dict[Any, st.SearchStrategy] = {
     float: st.floats(),
     str: st.text(max_size=8),
     dict[str, float]: st.dictionaries(names, st.floats(), max_size=3),
+    tuple[float, ...]: st.lists(st.floats(), max_size=3).map(tuple),
     tuple[float, float] | None: st.none() | st.tuples(st.floats(), st.floats()),
 }
 
@@ -91,6 +92,7 @@ def test_an_undone_freeze_is_no_freeze() -> None:
             '{"kind": "validation", "step": 1, "loss": "low", "phase": "final"}',
             "the loss of a 'validation' row is 'low'",
         ),
+        ('{"kind": "circuits", "step": 1, "qk_update": 1}', "the qk_update of a 'circuits' row is '1'"),
         ('{"kind": "freeze", "step": 1, "heads": 2, "seconds": [1]}', "the seconds of a 'freeze' row"),
         ('{"kind": "freeze", "step": 1, "heads": 2, "held_out_losses": [1]}', "the held_out_losses of a 'freeze' row"),
     ],

@@ -228,6 +228,21 @@ def test_a_run_that_trained_for_a_time(tmp_path: Path) -> None:
     assert "Unfinished" not in text
 
 
+def test_circuits_are_drawn_where_they_were_measured(tmp_path: Path) -> None:
+    without = len(pictures(write_report(write_run(tmp_path / "without", plain_rows()))))
+    rows = [
+        {"kind": "circuits", "step": step, "qk_update": [1e-2, None], "ov_update": [1e-3, 0.0], **attention}
+        for step, attention in ((20, {}), (40, {"entropy": [0.9, None], "sink_mass": [0.1, None]}))
+    ]
+    page = write_report(write_run(tmp_path / "with", [*plain_rows(), *rows]))
+    assert len(pictures(page)) == without + 2
+    assert "How far one step moves the circuits" in text_of(page)
+    # numbers that a logarithmic axis cannot show make no figure
+    nothing = {"kind": "circuits", "step": 20, "qk_update": [None], "ov_update": [0.0]}
+    page = write_report(write_run(tmp_path / "nothing", [*plain_rows(), nothing]))
+    assert "Circuits" not in text_of(page)
+
+
 def test_undone_freezes_are_shown(tmp_path: Path) -> None:
     folder = write_frozen_run(tmp_path / "run")
     log = folder / "metrics.jsonl"

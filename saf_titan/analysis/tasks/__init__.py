@@ -1,0 +1,1 @@
+"""Tasks whose examples say which words matter: readers of published files, and one that is generated."""
