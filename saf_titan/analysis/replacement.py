@@ -22,6 +22,7 @@ from torch import Tensor
 from saf_titan.heads.names import head_name, parse_heads
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.calibrate.capture import Progress
+from saf_titan.saf.container import write_file
 from saf_titan.saf.install.install import FreezableAttention, install
 from saf_titan.saf.plan.decide import DenseSource, make_plan
 from saf_titan.saf.plan.plan import StaticPlan
@@ -139,7 +140,7 @@ class _Store:
                 "name another file"
             )
         # a line that was cut off by the end of its process is measured again
-        path.write_text("".join(line + "\n" for line in whole_lines), encoding="utf-8")
+        write_file(path, "".join(line + "\n" for line in whole_lines).encode())
 
     def add(self, name: str, loss: float) -> None:
         self.losses[name] = loss

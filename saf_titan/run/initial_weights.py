@@ -37,6 +37,15 @@ def initial_checkpoint(run: RunConfig) -> Path | None:
             f"checkpoint.initial_load_path = {source} holds weights alone, without moments or a place in the data: set "
             "checkpoint.initial_load_model_only = true to begin a run with them"
         )
+    made = folder / _FOLDER / _identity(source)
+    with _alone(folder / _FOLDER):
+        if not (made / INDEX).is_file():
+            _convert(run, source, made)
+    return made
+
+
+def _convert(run: RunConfig, source: Path, made: Path) -> None:
+    # here, because transformers takes seconds to import
     try:
         from saf_titan.hf.export import import_model
     except ImportError as error:
@@ -44,15 +53,11 @@ def initial_checkpoint(run: RunConfig) -> Path | None:
             f"checkpoint.initial_load_path = {source} is read through transformers: pip install 'saf_titan[hf]' "
             f"({error})"
         ) from error
-    made = folder / _FOLDER / _identity(source)
-    with _alone(folder / _FOLDER):
-        if not (made / INDEX).is_file():
-            unfinished = made.with_suffix(".tmp")
-            shutil.rmtree(unfinished, ignore_errors=True)
-            what = import_model(run, source, unfinished)
-            unfinished.rename(made)
-            logger.info(f"Weights of {source}: {what}, as a checkpoint in {made}; not needed after the first save")
-    return made
+    unfinished = made.with_suffix(".tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    what = import_model(run, source, unfinished)
+    unfinished.rename(made)
+    logger.info(f"Weights of {source}: {what}, as a checkpoint in {made}; not needed after the first save")
 
 
 def _is_foreign(source: Path) -> bool:
