@@ -78,6 +78,14 @@ class StaticHeadsMixin:
         paths = [name for name, module in model.named_modules() if id(module) in ours]
         return [model.get_submodule(path.rpartition(".")[0]) for path in paths]
 
+    @property
+    def fitted_length(self) -> int | None:
+        """The longest sequence that the patterns of the static heads are defined for; None for no limit."""
+        # a pruned head has no pattern, and bears any length
+        lengths = [layer.mixer.T_fit for layer in self.attentions if layer.mixer is not None]
+        longest = min(lengths, default=math.inf)
+        return None if longest == math.inf else int(longest)
+
     def set_plan(self, plan: StaticPlan | None) -> None:
         """Make exactly the heads of ``plan`` static, None: no head. Weights stay; see `zero_unused_weights`.
 
@@ -104,9 +112,9 @@ class StaticHeadsMixin:
     def _validate_generated_length(self, generation_config: Any, *args: Any) -> None:
         """Before the first token: ValueError if the text could become longer than the patterns."""
         super()._validate_generated_length(generation_config, *args)  # type: ignore[misc]
-        longest = min((layer.mixer.T_fit for layer in self.attentions if layer.mixer is not None), default=math.inf)
+        longest = self.fitted_length
         # the last token is written and not read
-        if generation_config.max_length - 1 > longest:
+        if longest is not None and generation_config.max_length - 1 > longest:
             raise ValueError(
                 f"prompt and max_new_tokens make up to {generation_config.max_length} tokens, and the static heads of "
                 f"this model are fitted to {longest}: ask for at most {longest + 1} tokens in all, or freeze at a "

@@ -5,7 +5,6 @@ Legend: N windows, T time.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +36,8 @@ def longest_text(model: Any) -> int | None:
 
     None where neither is limited.
     """
-    # a pruned head has no pattern, and bears any length
-    lengths = [int(layer.mixer.T_fit) for layer in model.attentions if layer.mixer and layer.mixer.T_fit < math.inf]
-    positions = getattr(model.config, "max_position_embeddings", None)
-    return min([*lengths, *([] if positions is None else [positions])], default=None)
+    limits = (model.fitted_length, getattr(model.config, "max_position_embeddings", None))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def text_windows(path: Path, model: str | Path, num_windows: int | None, length: int) -> Windows:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -21,6 +20,8 @@ from saf_titan.own_loop.heads import FreezableHeads
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.install.guard import guard_heads
+from saf_titan.saf.install.install import moments
+from saf_titan.saf.plan.agreement import require_agreement
 from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.saf.plan.settings import PlanSettings
@@ -105,7 +106,7 @@ class Freezer:
             self._model.train(was_training)
         settings = self._settings if rate is None else dataclasses.replace(self._settings, rate=rate)
         plan = make_plan(calibration, settings, step=step, base_plan=self.plan)
-        _require_agreement(plan)
+        require_agreement(plan)
         by_layer = plan.layers()
         for number, layer in enumerate(self.layers):
             heads = by_layer.get(number, ())
@@ -130,12 +131,7 @@ class Freezer:
     @torch.no_grad()
     def _zero(self, parameter: Tensor, rows: Tensor) -> None:
         """Zero rows of a parameter and of its moments, which the optimizer then keeps at zero."""
-        moments = [
-            value
-            for value in self._optimizer.state.get(parameter, {}).values()
-            if isinstance(value, Tensor) and value.shape == parameter.shape
-        ]
-        for tensor in (parameter, *moments):
+        for tensor in (parameter, *moments(parameter, self._optimizer.state)):
             tensor.index_fill_(0, rows.to(tensor.device), 0.0)
 
 
@@ -146,12 +142,3 @@ def _unwrapped(model: nn.Module) -> nn.Module:
         if not isinstance(inner, nn.Module):
             return model
         model = inner
-
-
-def _require_agreement(plan: StaticPlan) -> None:
-    if not dist.is_initialized():
-        return
-    digests: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(digests, plan.digest)
-    if len(set(digests)) > 1:
-        raise RuntimeError(f"ranks derived different plans, digests {digests}; nothing was changed")

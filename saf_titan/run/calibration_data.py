@@ -28,6 +28,27 @@ class CalibrationData(Generic[Batch]):
     source: str
 
 
+def held_out_loader(
+    corpus: ShardLoader.Config, run: RunConfig, *, sequences: int, world_size: int = 1, rank: int = 0
+) -> ShardLoader:
+    """Return a loader of held-out windows whose first batch is this rank's share of ``sequences``.
+
+    ``world_size`` must divide them. Whether there are so many is for the caller to check: ``num_windows``.
+    """
+    assert sequences % world_size == 0
+    return replace(corpus, split="calibration", seed=run.saf.calibration_seed, shuffle=True, verify=False).build(
+        dp_world_size=world_size,
+        dp_rank=rank,
+        seq_len=run.training.seq_len,
+        local_batch_size=sequences // world_size,
+    )
+
+
+def window_positions(loader: ShardLoader, run: RunConfig, sequences: int) -> tuple[int, ...]:
+    """Where the first windows of a loader, over all ranks, start in their source, in tokens."""
+    return tuple(loader.window(sequence) * run.training.seq_len for sequence in range(sequences))
+
+
 def calibration_loader(
     corpus: ShardLoader.Config, run: RunConfig, *, world_size: int = 1, rank: int = 0
 ) -> ShardLoader:
@@ -38,12 +59,7 @@ def calibration_loader(
     Raises ConfigError if there are too few windows.
     """
     wanted = calibration_sequences(run, world_size)
-    loader = replace(corpus, split="calibration", seed=run.saf.calibration_seed, shuffle=True, verify=False).build(
-        dp_world_size=world_size,
-        dp_rank=rank,
-        seq_len=run.training.seq_len,
-        local_batch_size=wanted // world_size,
-    )
+    loader = held_out_loader(corpus, run, sequences=wanted, world_size=world_size, rank=rank)
     problems = lacking_calibration(run, wanted, loader.num_windows)
     if problems:
         raise ConfigError(problems)
@@ -68,9 +84,7 @@ def read_calibration_data(loader: ShardLoader, run: RunConfig, *, world_size: in
     tokens, targets = (tensor.split(run.calibration_batch_size) for tensor in (input_dict["input"], labels))
     return CalibrationData(
         batches=[({"input": x_BT}, y_BT) for x_BT, y_BT in zip(tokens, targets, strict=True)],
-        positions=tuple(
-            loader.window(sequence) * run.training.seq_len for sequence in range(calibration_sequences(run, world_size))
-        ),
+        positions=window_positions(loader, run, calibration_sequences(run, world_size)),
         seed=saf.calibration_seed,
         source=run.data.path,
     )

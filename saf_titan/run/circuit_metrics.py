@@ -23,7 +23,7 @@ from saf_titan.config import RunConfig
 from saf_titan.data.loader import ShardLoader
 from saf_titan.layers.attention import SAFAttention
 from saf_titan.report.rows import CircuitsRow
-from saf_titan.run.calibration_data import CalibrationData, TokenBatch
+from saf_titan.run.calibration_data import CalibrationData, TokenBatch, held_out_loader, window_positions
 from saf_titan.saf.calibrate.calibration import Calibration
 
 _MATRICES = ("wq", "wk", "wv", "wo")
@@ -126,13 +126,9 @@ def held_out_sequences(
     """
     if not run.circuits.metrics_freq:
         return None
-    a_rank = math.ceil(run.circuits.metrics_sequences / world_size)
-    wanted = a_rank * world_size
-    held_out = replace(corpus, split="calibration", seed=run.saf.calibration_seed, shuffle=True, verify=False)
+    wanted = math.ceil(run.circuits.metrics_sequences / world_size) * world_size
     try:
-        loader = held_out.build(
-            dp_world_size=world_size, dp_rank=rank, seq_len=run.training.seq_len, local_batch_size=a_rank
-        )
+        loader = held_out_loader(corpus, run, sequences=wanted, world_size=world_size, rank=rank)
         if loader.num_windows < wanted:
             raise ValueError(
                 f"{run.data.path} has {loader.num_windows} windows for calibration, fewer than {wanted}; use shorter "
@@ -141,7 +137,7 @@ def held_out_sequences(
     except ValueError as error:
         logger.warning(f"circuits.metrics_freq: the updates of the circuits are measured, attention is not: {error}")
         return None
-    positions = tuple(loader.window(sequence) * run.training.seq_len for sequence in range(wanted))
+    positions = window_positions(loader, run, wanted)
     return CalibrationData([next(iter(loader))], positions, run.saf.calibration_seed, run.data.path)
 
 

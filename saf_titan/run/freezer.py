@@ -30,6 +30,7 @@ from saf_titan.saf.install.compensate import NewWeights
 from saf_titan.saf.install.guard import guard_heads
 from saf_titan.saf.install.install import Overwritten, install, replace_weights, zero_unused_weights
 from saf_titan.saf.install.pattern_training import PatternTraining
+from saf_titan.saf.plan.agreement import require_agreement
 from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.freeze_state import FreezeState
 from saf_titan.saf.plan.plan import StaticPlan
@@ -145,7 +146,7 @@ class Freezer(Generic[Batch]):
                 base_plan=self.plan,
                 dense=partial(self._measurement.dense_patterns, data.batches),
             )
-            self._require_agreement(plan)
+            require_agreement(plan)
             new_weights = self._measurement.compensated_weights(plan, data.batches)
         before = self._measurement.held_out_loss(data.batches) if self._schedule.measures else None
         changed: list[Overwritten] = []
@@ -263,14 +264,6 @@ class Freezer(Generic[Batch]):
         self._gradient.update(
             [(gradient(a.qkv_linear.wq), gradient(a.qkv_linear.wk), a.n_kv_heads) for a in self.attentions]
         )
-
-    def _require_agreement(self, plan: StaticPlan) -> None:
-        if not dist.is_initialized():
-            return
-        digests: list[str | None] = [None] * dist.get_world_size()
-        dist.all_gather_object(digests, plan.digest)
-        if len(set(digests)) > 1:
-            raise RuntimeError(f"ranks derived different plans, digests {digests}; nothing was installed")
 
 
 def freeze_schedule(run: RunConfig) -> Schedule:

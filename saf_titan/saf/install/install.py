@@ -96,7 +96,7 @@ def zero_unused_weights(
         for weight, dim, blocks in slices:
             if not blocks:
                 continue
-            for tensor in (weight, *_moments(weight, optimizer_state)):
+            for tensor in (weight, *moments(weight, optimizer_state)):
                 local, mask = _local_slices(tensor, dim, qkv.head_rows(blocks))
                 pieces.append((local, mask, local[mask]))
                 local.masked_fill_(mask, 0.0)
@@ -119,7 +119,8 @@ def replace_weights(attentions: Sequence[FreezableAttention], new: Mapping[tuple
     return Overwritten(tuple(pieces))
 
 
-def _moments(weight: Tensor, optimizer_state: OptimizerState) -> Iterator[Tensor]:
+def moments(weight: Tensor, optimizer_state: OptimizerState) -> Iterator[Tensor]:
+    """Yield the optimizer's tensors in the shape of a weight, such as both moments of AdamW."""
     for value in optimizer_state.get(weight, {}).values():
         if isinstance(value, Tensor) and value.shape == weight.shape:
             yield value

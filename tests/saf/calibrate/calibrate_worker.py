@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,7 +13,9 @@ from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.calibrate.exchange import sum_over_ranks
 from saf_titan.saf.fit.dense import DensePatterns, dense_patterns
 from saf_titan.saf.fit.registry import DENSE_CONTENTS
+from saf_titan.saf.plan.agreement import require_agreement
 from tests.saf.fake_model import sequences, uneven_model
+from tests.saf.plan.test_plan import EXAMPLE
 
 UNEVEN_HEADS = [(2, 3), (0, 2), (0, 0), (2, 0), (0, 3)]
 
@@ -40,6 +43,13 @@ def main(out: Path) -> None:
         (out / f"error.rank{rank}").write_text(str(error))
     total = sum_over_ranks(torch.tensor([1.0, rank]), None)
     assert total.tolist() == [dist.get_world_size(), sum(range(dist.get_world_size()))]
+    # the same step on every rank is the same plan, and another one on the last rank is not
+    for name, step in (("agreed", 0), ("disagreed", rank // 3)):
+        try:
+            require_agreement(replace(EXAMPLE, step=step))
+            (out / f"{name}.rank{rank}").write_text("")
+        except RuntimeError as error:
+            (out / f"{name}.rank{rank}").write_text(str(error))
     dist.destroy_process_group()
 
 
