@@ -30,7 +30,8 @@ class Tokenizer:
             `.tiktoken` file of one of the named encodings.
 
     Raises:
-        ValueError: if there is no such tokenizer, or its file asks for more than byte-level BPE.
+        ValueError: if there is no such tokenizer, or if a part of its `tokenizer.json` would give other ids than Hugging
+            Face `tokenizers` does; the message names the part.
 
     >>> ids, offsets = Tokenizer("gpt2").encode_batch(["hello world", ""])
     >>> ids.tolist(), offsets.tolist()
@@ -42,7 +43,7 @@ class Tokenizer:
         self.native = _load(self._source)
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[str]]:
-        # by name or file: data loaders that spawn their workers send it to them
+        # pickled as a name or path: data loaders send tokenizers to the workers that they spawn
         return Tokenizer, (self._source,)
 
     @property
@@ -51,34 +52,37 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids, the end-of-text token included."""
+        """Number of ids: the highest id plus one, added tokens included."""
         return self.native.vocab_size
 
     @property
     def eot(self) -> int:
-        """Id of the end-of-text token; no text encodes to it."""
+        """Id of the token that ends a document; no text encodes to it."""
         return self.native.eot
 
     @property
     def sha256(self) -> str:
-        """Digest of the vocabulary in tiktoken's form."""
+        """Digest of all that changes ids or the form of shards: ranks, merges, pre-tokenizers, added tokens, sizes.
+
+        GPT-2's is the published digest of its ranks in tiktoken's form.
+        """
         return self.native.sha256
 
     @property
     def splitter(self) -> str:
-        """What splits text into words: "native" code (the GPT-2 pattern) or "regex" (any other)."""
+        """How text is split into words: "native" code (the GPT-2 pattern alone) or "regex" (anything else)."""
         return self.native.splitter
 
     def encode(self, text: str) -> NDArray[Any]:
-        """Ids of one text; special tokens in it are plain text, lone surrogates become U+FFFD."""
+        """Return the ids of one text. Special tokens in it are plain text, and lone surrogates become U+FFFD."""
         return self.native.encode_batch([text], 1)[0]
 
     def encode_batch(self, texts: Sequence[str], threads: int | None = None) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Ids of many texts in one array, without the GIL.
+        """Return the ids of many texts in one array. Other Python threads run meanwhile.
 
         Args:
-            texts: The texts, as str or as UTF-8 bytes; nothing is put between them.
-            threads: Default: the CPUs this process may use. The threads end with the call.
+            texts: The texts, as str or as UTF-8 bytes. No token is put between them.
+            threads: Number of threads; by default the number of CPUs that this process may use. They end with the call.
 
         Returns:
             ids [sum of lengths], uint16 if the vocabulary fits it, else uint32; offsets [len(texts) + 1]:
@@ -117,8 +121,8 @@ class Tokenizer:
         return MapColumn(self, column, to, threads)
 
     def decode_bytes(self, ids: Sequence[int] | NDArray[Any]) -> bytes:
-        """The bytes that `ids` spell; ValueError names an id that is not in the vocabulary."""
-        # here, so that the command line tools start without it
+        """Return the bytes that `ids` stand for. An id that is not in the vocabulary is a ValueError that names it."""
+        # imported here: the command line tools start faster without NumPy
         import numpy as np
 
         array = np.asarray(ids)
@@ -130,7 +134,7 @@ class Tokenizer:
         return self.native.decode(np.ascontiguousarray(array, dtype=np.uint32))
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
-        """The text that `ids` spell; bytes that are no UTF-8, as in a text cut inside a character, become U+FFFD."""
+        """Return the text that `ids` stand for. Bytes that are not UTF-8, as after a cut character, become U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
 
@@ -165,7 +169,6 @@ def _tiktoken_encoding(name: str) -> Any:
     return tiktoken.get_encoding(name)
 
 
-# a .tiktoken file holds ranks alone: digest of the file -> name, pattern, end-of-text id
 _CL100K_PATTERN = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
     r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
@@ -183,6 +186,7 @@ _O200K_PATTERN = "|".join(
         r"\s+",
     ]
 )
+# a .tiktoken file holds only ranks; these are the name, pattern and end-of-text id that belong to its digest
 _FILES = {
     "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930": ("r50k_base", GPT2_PATTERN, 50256),
     "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069": ("p50k_base", GPT2_PATTERN, 50256),

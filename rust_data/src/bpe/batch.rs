@@ -1,4 +1,4 @@
-//! Many texts at once, on several threads, with encoders that keep their word caches between calls.
+//! Encodes many texts at once on several threads. The encoders keep their word caches between calls.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,20 +11,20 @@ use super::recycle::Recycler;
 use crate::error::{Error, Result};
 use crate::threads::on_threads;
 
-/// Text that a thread takes at a time.
+/// Number of bytes of text that a thread takes at a time.
 const CHUNK_BYTES: usize = 512 << 10;
 
-/// Room made beforehand: fewer bytes a token than most text has.
+/// Bytes of text for which memory for one id is reserved. Most text has more bytes per token, so the memory is enough.
 const LIKELY_TOKEN_BYTES: usize = 4;
 
-/// Ids of all texts in one array; text `i` has `offsets[i] .. offsets[i + 1]`.
+/// The ids of all texts in one array. Those of text `i` are at `offsets[i] .. offsets[i + 1]`.
 #[derive(Default)]
 pub struct Encodings<T> {
     pub ids: Vec<T>,
     pub offsets: Vec<i64>,
 }
 
-/// A text that may turn out not to be one when its turn comes.
+/// A text whose bytes are checked to be UTF-8 only when it is encoded.
 pub trait Text: Sync {
     fn num_bytes(&self) -> usize;
     fn text(&self) -> Result<&str>;
@@ -33,7 +33,7 @@ pub trait Text: Sync {
 pub struct BatchEncoder<T: Id> {
     model: Arc<Model>,
     idle: Mutex<Vec<Encoder<T>>>,
-    /// Where ids that are no longer wanted may be given back.
+    /// Takes back the memory of ids that are no longer needed.
     pub recycler: Arc<Recycler<T>>,
 }
 
@@ -70,8 +70,8 @@ impl<T: Id> BatchEncoder<T> {
         error.map_or(Ok(whole), |(_, error)| Err(error))
     }
 
-    /// Lends an idle encoder. The lock is only tried: in a child process it may be held by a thread
-    /// that the fork left behind.
+    /// Runs `work` with an idle encoder, or with a new one. The lock is only tried: after a fork a thread that does not
+    /// exist in the child process may hold it.
     fn with_encoder<R>(&self, work: impl FnOnce(&mut Encoder<T>) -> R) -> R {
         let idle = self.idle.try_lock().ok().and_then(|mut idle| idle.pop());
         let mut encoder = idle.unwrap_or_else(|| Encoder::new(self.model.clone()));
@@ -127,22 +127,22 @@ impl<T: Id> Encodings<T> {
     }
 }
 
-/// Parts, each put behind the others as soon as those before it are there: the memory of few is in use at a time, again
-/// and again.
+/// Joins parts in order. A part is appended as soon as all parts before it have been, so that few parts are in memory
+/// at a time and their memory is used again.
 struct Joined<T> {
     whole: Encodings<T>,
-    /// How many are in `whole`.
+    /// Number of parts that are in `whole`.
     num_parts: usize,
-    /// Those that came before their turn.
+    /// Parts that arrived before the ones that precede them.
     early: BTreeMap<usize, Encodings<T>>,
-    /// Room for other parts.
+    /// Parts whose memory can be used again.
     spare: Vec<Encodings<T>>,
-    /// The first one, and the part that it belongs to.
+    /// The error of the first part that failed, and the number of that part.
     error: Option<(usize, Error)>,
 }
 
 impl<T: Id> Joined<T> {
-    /// Takes what there is in `part`, and leaves room for another one; false if there was an error.
+    /// Adds part number `index`, and leaves `part` ready for the next one. Returns false once any part has failed.
     fn add(&mut self, index: usize, result: Result<()>, part: &mut Encodings<T>) -> bool {
         if let Err(error) = result {
             if self.error.as_ref().is_none_or(|&(first, _)| index < first) {

@@ -1,7 +1,7 @@
-//! Words already seen and their ids, in two tables of bounded size.
+//! Caches of words and their ids: two tables of bounded size.
 //!
-//! Words of up to 15 bytes sit in 32-byte slots, two to a cache line, with their ids beside them: almost
-//! every word of real text is found there. Longer ones are kept by their bytes in a second table.
+//! Words of up to 15 bytes are in slots of 32 bytes, two in a cache line, with their ids beside them. Almost every word
+//! of real text is found there. Longer words are in a second table.
 
 use super::id::Id;
 use super::pages::table;
@@ -9,11 +9,11 @@ use crate::simd::prefetch;
 
 /// Longest word that fits into a key.
 pub const SHORT: usize = 15;
-/// Buckets that a search looks at before it gives up: the first one, then the other one of the pair of cache lines
-/// that are fetched together, then the pairs around.
+/// Number of buckets that a search looks at: first the word's own bucket, then the other one of the two cache lines
+/// that the CPU fetches together, then the pairs of lines nearby.
 const MAX_PROBES: usize = 8;
 
-/// The bytes of a short word, zero padded, its length in the last byte; zero is no word.
+/// The bytes of a short word, padded with zeros, and its length in the last byte. The key zero stands for no word.
 pub type Key = [u64; 2];
 
 #[inline]
@@ -24,7 +24,7 @@ pub fn key_of(word: &[u8]) -> Key {
     split(u128::from_le_bytes(bytes))
 }
 
-/// The key of the first `len` bytes of `bytes`, `len` at most 15.
+/// Returns the key of the first `len` bytes of `bytes`; `len` must be at most 15.
 #[inline(always)]
 pub fn key_within(bytes: &[u8; 16], len: usize) -> Key {
     let [low, high] = split(u128::from_le_bytes(*bytes));
@@ -32,7 +32,7 @@ pub fn key_within(bytes: &[u8; 16], len: usize) -> Key {
     [low & low_kept, high & high_kept | (len as u64) << 56]
 }
 
-/// The bytes of a key that a word of each length has.
+/// For each length of a word, the mask of the bytes of a key that belong to the word.
 const KEPT: [Key; SHORT + 1] = {
     let mut kept = [[0; 2]; SHORT + 1];
     let mut len = 0;
@@ -59,8 +59,8 @@ fn fold(a: u64, b: u64) -> u64 {
 #[repr(C, align(32))]
 struct Slot<T: Id> {
     key: Key,
-    /// The ids and last their count; a count of zero says that they are in `ShortCache::spilled`, of
-    /// which the first 8 bytes then hold start and end.
+    /// The ids, and their count in the last place. If the count is zero, the ids are in `ShortCache::spilled`, and the
+    /// first 8 bytes hold their start and end there.
     ids: T::Packed,
 }
 
@@ -68,18 +68,18 @@ struct Slot<T: Id> {
 #[repr(C, align(64))]
 struct Bucket<T: Id>([Slot<T>; 2]);
 
-/// Short words; `BUCKETS`, a power of two, is known to the compiler, so that masking is all it takes to
-/// stay inside the table.
+/// The cache of short words. `BUCKETS`, a power of two, is a constant, so that a mask replaces the check of bounds.
 pub struct ShortCache<T: Id, const BUCKETS: usize> {
     buckets: Box<[Bucket<T>; BUCKETS]>,
-    /// Words that may still be added.
+    /// Number of words that may still be added.
     room: usize,
-    /// Ids of words that have too many for a slot.
+    /// Ids of the words that have more ids than a slot holds.
     spilled: Vec<T>,
 }
 
 impl<T: Id, const BUCKETS: usize> ShortCache<T, BUCKETS> {
-    /// Two words a bucket, 32 bytes each; a quarter stays free so that a search ends soon.
+    /// Returns an empty cache. Each bucket holds two words of 32 bytes; a quarter of the slots stays free, so that a
+    /// search ends soon.
     pub fn new() -> Self {
         let Ok(buckets) = table(BUCKETS).into_boxed_slice().try_into() else {
             unreachable!("the table has as many buckets as asked for")
@@ -98,21 +98,22 @@ impl<T: Id, const BUCKETS: usize> ShortCache<T, BUCKETS> {
         prefetch(&self.buckets[bucket % BUCKETS]);
     }
 
-    /// The packed ids of a word that is in the very bucket it belongs to and has few enough of them.
+    /// Returns the packed ids of a word if it is in its own bucket and its ids fit into the slot.
     #[inline(always)]
     pub fn get(&self, bucket: usize, key: Key) -> Option<&T::Packed> {
         let [first, second] = &self.buckets[bucket % BUCKETS].0;
         let (is_first, is_second) = (first.key == key, second.key == key);
         let slot = if is_first { first } else { second };
-        // a count of zero: ids elsewhere, or a free slot that the key of no word has found
+        // a count of zero means that the ids are in `spilled`, or that the key of no word has matched a free slot
         ((is_first | is_second) & (count_of::<T>(&slot.ids) != 0)).then_some(&slot.ids)
     }
 
-    /// The ids of a word, wherever it is.
+    /// Returns the ids of a word, in whichever bucket it is.
     pub fn find(&self, bucket: usize, key: Key) -> Option<&[T]> {
         for probe in 0..MAX_PROBES {
             for slot in &self.buckets[(bucket ^ probe) % BUCKETS].0 {
-                // half by half: the key has just been stored that way, and a load of both halves would wait for it
+                // compare the halves one by one: the key was just stored in halves, and loading both at once would wait
+                // for the stores
                 if (slot.key[0] ^ key[0]) | (slot.key[1] ^ key[1]) == 0 {
                     return Some(self.ids_in(slot));
                 }
@@ -134,7 +135,7 @@ impl<T: Id, const BUCKETS: usize> ShortCache<T, BUCKETS> {
         }
     }
 
-    /// Keeps a word that `find` did not find; false if there is no place for it.
+    /// Adds a word that `find` did not find. Returns false if there is no place for it.
     pub fn insert(&mut self, bucket: usize, key: Key, ids: &[T]) -> bool {
         if self.room == 0 {
             return false;
@@ -157,13 +158,13 @@ impl<T: Id, const BUCKETS: usize> ShortCache<T, BUCKETS> {
     }
 }
 
-/// Number of ids that a slot holds itself.
+/// Number of ids in a slot; zero if they are in `ShortCache::spilled`.
 #[inline(always)]
 pub fn count_of<T: Id>(ids: &T::Packed) -> usize {
     ids.as_ref()[T::PACKED - 1].to_u32() as usize
 }
 
-/// Long words, by their bytes.
+/// The cache of long words, found by a hash of their bytes.
 pub struct LongCache<T: Id> {
     entries: Vec<Entry>,
     room: usize,
@@ -174,7 +175,7 @@ pub struct LongCache<T: Id> {
 #[derive(Clone, Copy, Default)]
 struct Entry {
     hash: u32,
-    /// Where bytes and ids start; a length of zero marks a free entry.
+    /// Start of the word's bytes in `LongCache::bytes`. A `len` of zero marks a free entry.
     bytes: u32,
     ids: u32,
     len: u16,
@@ -182,14 +183,14 @@ struct Entry {
 }
 
 impl<T: Id> LongCache<T> {
-    /// Room for half of `2^bits` words, 16 bytes each and what they hold.
+    /// Returns an empty cache for half of `2^bits` words. An entry takes 16 bytes, besides the word's bytes and ids.
     pub fn new(bits: u32) -> Self {
         Self { entries: table(1 << bits), room: 1 << (bits - 1), bytes: Vec::new(), ids: Vec::new() }
     }
 
     pub fn hash(word: &[u8]) -> u64 {
         let (words, rest) = word.as_chunks::<8>();
-        // the last bytes of a long word, some of them twice: no copy of a few bytes
+        // take the last 8 bytes, some of which `words` has too: copying fewer bytes would be slower
         let last = word.last_chunk().copied().unwrap_or_else(|| {
             let mut last = [0; 8];
             last[..rest.len()].copy_from_slice(rest);
@@ -220,7 +221,7 @@ impl<T: Id> LongCache<T> {
         }
     }
 
-    /// Keeps a word that `find` did not find, of at most 65,535 bytes, while there is room.
+    /// Adds a word of at most 65,535 bytes that `find` did not find. Does nothing if the cache is full.
     pub fn insert(&mut self, hash: u64, word: &[u8], ids: &[T]) {
         if self.room == 0 {
             return;

@@ -1,4 +1,4 @@
-//! Text to ids: split into words, look each up, merge the ones not seen before.
+//! Turns text into ids: cuts it into words, looks each word up, and merges those that are not in the caches.
 
 use std::sync::Arc;
 
@@ -96,7 +96,7 @@ impl<T: Id> Kernel for EncodeText<'_, T> {
                 let batch = WordBatch { text: text.as_bytes(), borders: &borders[..=count], lookups };
                 words.encode_all(simd, batch, model, out);
             } else {
-                // where the last word ends is not known yet
+                // the end of the last word is not known yet, so it goes into the next batch
                 let batch = WordBatch { text: text.as_bytes(), borders: &borders[..count], lookups };
                 words.encode_all(simd, batch, model, out);
                 borders[0] = borders[count - 1];

@@ -6,14 +6,14 @@ pub type Pair = (u32, u32, u32);
 
 /// An id as it is stored in shards: `u16` where the vocabulary fits it, else `u32`.
 pub trait Id: Copy + Default + Ord + Send + Sync + 'static {
-    /// 16 bytes of ids, the last of which is a count of the others that are in use.
+    /// 16 bytes of ids. The last id is the count of the others that are in use.
     type Packed: Copy + Default + AsRef<[Self]> + AsMut<[Self]> + Send + Sync;
-    /// Ids in `Packed`, the count included.
+    /// Number of ids in `Packed`, the count included.
     const PACKED: usize;
-    /// Stands for "none"; no token has this id.
+    /// Means "no id"; no token has this id.
     const NONE: Self;
 
-    /// Two numbers in the place of ids, with a count of zero.
+    /// Puts two numbers into the place of ids, with a count of zero.
     fn pack_range(range: [u32; 2]) -> Self::Packed;
     fn unpack_range(packed: &Self::Packed) -> [u32; 2];
 
@@ -21,7 +21,7 @@ pub trait Id: Copy + Default + Ord + Send + Sync + 'static {
     fn to_u32(self) -> u32;
     /// Appends `ids` in little-endian order.
     fn extend_bytes(ids: &[Self], bytes: &mut Vec<u8>);
-    /// The reverse; bytes that do not fill an id are left out.
+    /// Appends the ids in `bytes`. Bytes at the end that do not fill an id are ignored.
     fn extend_from_bytes(bytes: &[u8], ids: &mut Vec<Self>);
 }
 

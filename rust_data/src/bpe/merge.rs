@@ -1,11 +1,11 @@
-//! Which pairs may merge, and the table that fits them.
+//! The merges of a vocabulary, in the table that fits its size.
 
 use super::id::{Id, Pair};
 use super::pairs::PairTable;
 use super::vocab::Vocab;
 use crate::simd::{Simd, RANKS};
 
-/// The merges of a vocabulary; 16-bit ids where they fit keep the table in the L2 cache.
+/// The merges of a vocabulary. Ids of 16 bits are used if the vocabulary allows it, to keep the table in the L2 cache.
 #[expect(clippy::large_enum_variant, reason = "one a tokenizer, and never moved")]
 pub enum Merges {
     Narrow(PairTable<u16>),
@@ -15,13 +15,13 @@ pub enum Merges {
 impl Merges {
     /// The rules of tiktoken, where any two tokens whose join is a token may merge.
     ///
-    /// A token can then only ever arise from one pair: inside its bytes the merges of lower rank go as
-    /// they would without the text around, and leave the same two parts.
+    /// Under these rules only one pair makes a given token: the merges of lower rank inside the token's bytes are the
+    /// same whatever text surrounds them, so they always leave the same two parts.
     pub fn new(vocab: &Vocab) -> Self {
         Self::from_pairs(vocab, &vocab.pairs())
     }
 
-    /// The given pairs only, one for each token that merges make.
+    /// Only the given pairs merge. Each token must be made by at most one pair.
     pub fn from_pairs(vocab: &Vocab, pairs: &[Pair]) -> Self {
         let (byte_ids, size) = (vocab.byte_ids(), vocab.size());
         if size <= usize::from(u16::MAX) {
@@ -31,7 +31,7 @@ impl Merges {
         }
     }
 
-    /// The pairs that merge, in the order of the tokens that they make.
+    /// Returns the pairs that merge, in the order of the tokens that they make.
     pub fn pairs(&self) -> Vec<Pair> {
         match self {
             Self::Narrow(table) => table.pairs(),
@@ -39,7 +39,7 @@ impl Merges {
         }
     }
 
-    /// The tokens of a piece of text.
+    /// Returns the tokens of a piece of text.
     pub fn merge(&self, piece: &[u8]) -> Vec<u32> {
         let mut ids = Vec::new();
         match self {

@@ -1,21 +1,21 @@
-//! Large tables and buffers in huge pages, where the system has them.
+//! Allocates large tables and buffers in huge pages if the system has them.
 
-/// `count` default elements, spread over as few pages as can be.
+/// Returns `count` default elements.
 pub fn table<T: Copy + Default>(count: usize) -> Vec<T> {
-    // the advice counts for pages that nobody has touched yet
+    // ask for huge pages before the elements are written: the system applies the advice to untouched pages only
     let mut table = with_capacity(count);
     table.resize(count, T::default());
     table
 }
 
-/// An empty vector with room for `count` elements.
+/// Returns an empty vector with capacity for `count` elements.
 pub fn with_capacity<T>(count: usize) -> Vec<T> {
     let buffer = Vec::with_capacity(count);
     advise(&buffer);
     buffer
 }
 
-/// Asks for huge pages behind a vector's memory; nothing but speed depends on the answer.
+/// Asks the system to use huge pages for a vector's memory. Only speed depends on the answer.
 #[cfg(target_os = "linux")]
 fn advise<T>(vector: &Vec<T>) {
     const HUGE: usize = 2 << 20;

@@ -1,4 +1,4 @@
-//! The table of mergeable pairs, small enough for the L2 cache, and the merge loop on it.
+//! The table of the pairs that merge, small enough for the L2 cache, and the merge loops that use it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,25 +6,24 @@ use std::collections::BinaryHeap;
 use super::id::{Id, Pair};
 use crate::simd::{Simd, RANKS};
 
-/// Bits of the filter for each slot.
+/// Number of bits in the filter for each slot.
 const FILTER_BITS: usize = 2;
 
-/// For each token its two halves, and a way from the halves to the token. `I` is wide enough for all ids
-/// and `I::NONE`.
+/// A hash table from pairs of tokens to the token that they make. `I` must be wide enough for all ids and `I::NONE`.
 pub struct PairTable<I: Id> {
     byte_ids: [I; 256],
-    /// The token of two bytes, at 256 * first + second.
+    /// The token that two bytes make, at index 256 * first + second.
     byte_pairs: Vec<I>,
-    /// One bit for some pairs each: a bit that is not set says that none of its pairs merges. Most
-    /// questions end here, in a table that the innermost caches hold.
+    /// A Bloom filter with one hash: a pair whose bit is not set does not merge. Most pairs are answered here, without
+    /// a look into the larger table.
     filter: Vec<u64>,
-    /// Open addressing: tokens, at places given by their halves.
+    /// Hash table with open addressing: each token is at the place that the hash of its halves gives, or behind it.
     slots: Vec<I>,
     halves: Vec<[I; 2]>,
 }
 
 impl<I: Id> PairTable<I> {
-    /// `byte_ids` are the tokens of single bytes; a token may be made by one pair only.
+    /// Makes the table. `byte_ids` are the tokens of single bytes. At most one pair may make a token.
     pub fn new(byte_ids: &[u32; 256], pairs: &[Pair], num_tokens: usize) -> Self {
         let num_slots = (2 * pairs.len() + 1).next_power_of_two();
         let mut table = Self {
@@ -52,13 +51,13 @@ impl<I: Id> PairTable<I> {
         table
     }
 
-    /// The pairs, in the order of the tokens that they make.
+    /// Returns the pairs in the order of the tokens that they make.
     pub fn pairs(&self) -> Vec<Pair> {
         let made = self.halves.iter().enumerate().filter(|(_, halves)| **halves != [I::NONE; 2]);
         made.map(|(token, [left, right])| (left.to_u32(), right.to_u32(), token as u32)).collect()
     }
 
-    /// The bit of a pair in `filter` and its place in `slots`.
+    /// Returns the bit of a pair in `filter` and its place in `slots`.
     #[inline(always)]
     fn places(&self, left: I, right: I) -> (usize, usize) {
         let key = u64::from(left.to_u32()) << 32 | u64::from(right.to_u32());
@@ -66,7 +65,7 @@ impl<I: Id> PairTable<I> {
         (hash & (FILTER_BITS * self.slots.len() - 1), (hash >> 8) & (self.slots.len() - 1))
     }
 
-    /// The token that `left` and `right` make, or `NONE`.
+    /// Returns the token that `left` and `right` make, or `NONE`.
     #[inline(always)]
     fn join(&self, left: I, right: I) -> I {
         let (bit, mut slot) = self.places(left, right);
@@ -91,11 +90,12 @@ impl<I: Id> PairTable<I> {
         }
     }
 
-    /// For pieces of at most `N` bytes, `N` a power of two up to 64: looks at all pairs in each round.
+    /// Merges a piece of at most `N` bytes by looking at all pairs in each round. `N` must be a power of two up to 64.
     fn merge_by_scan<const N: usize, T: Id>(&self, piece: &[u8], ids: &mut Vec<T>) {
         const NEVER: i32 = i32::MAX;
         let bits = N.trailing_zeros();
-        // the order of merges: rank first, then place; signed, because that has a fast minimum everywhere
+        // merges are ordered by rank and then by place; the numbers are signed because every CPU has a fast signed
+        // minimum
         let order = |token: I, place: usize| match token == I::NONE {
             true => NEVER,
             false => (token.to_u32() << bits) as i32 | place as i32,
@@ -139,11 +139,11 @@ impl<I: Id> PairTable<I> {
         }
     }
 
-    /// For long pieces: a heap of candidate merges, O(n log n).
+    /// Merges a long piece with a heap of candidate merges, in O(n log n).
     fn merge_by_heap<T: Id>(&self, piece: &[u8], ids: &mut Vec<T>) {
         let n = piece.len() as u32;
         let mut parts: Vec<I> = piece.iter().map(|&byte| self.byte_ids[usize::from(byte)]).collect();
-        // a doubly linked list over the places that are still alive; n ends it
+        // a doubly linked list of the places where a part starts; n stands for its end
         let mut next: Vec<u32> = (1..=n).collect();
         let mut previous: Vec<u32> = (0..n).map(|place| place.checked_sub(1).unwrap_or(n)).collect();
         let candidate = |parts: &[I], left: u32, right: u32| {
@@ -154,7 +154,7 @@ impl<I: Id> PairTable<I> {
         let mut heap: BinaryHeap<_> = (1..n).filter_map(|place| candidate(&parts, place - 1, place)).collect();
         while let Some(Reverse((token, place, left, right))) = heap.pop() {
             let at = place as usize;
-            // an entry is stale once either side has been merged into something else
+            // skip a candidate if one of its halves has been merged with another part since
             if parts[at] != left || next[at] == n || parts[next[at] as usize] != right {
                 continue;
             }
@@ -175,10 +175,10 @@ impl<I: Id> PairTable<I> {
 }
 
 impl PairTable<u16> {
-    /// For pieces of at most `RANKS` bytes: the ranks of all possible merges stay in registers.
+    /// Merges a piece of at most `RANKS` bytes. The ranks of all possible merges stay in registers.
     #[inline(always)]
     pub fn merge_short<S: Simd, T: Id>(&self, simd: S, piece: &[u8], ids: &mut Vec<T>) {
-        // shifted by one, with nothing at both ends
+        // part i is at index i + 1, and `NONE` is at both ends
         let mut parts = [u16::NONE; RANKS + 2];
         let mut first_ranks = [u16::NONE; RANKS];
         for (part, &byte) in parts[1..].iter_mut().zip(piece) {
@@ -188,7 +188,7 @@ impl PairTable<u16> {
             *rank = self.byte_pairs[256 * usize::from(pair[0]) + usize::from(pair[1])];
         }
         let mut ranks = simd.ranks(&first_ranks);
-        // a set bit is a place where a part starts; the one behind the last byte stays
+        // a set bit is a place where a part starts; the bit behind the last byte stays set
         let mut alive = (2u32 << piece.len()) - 1;
         loop {
             let (token, place) = simd.lowest(ranks);
@@ -198,7 +198,7 @@ impl PairTable<u16> {
             let behind = alive & (!1 << place);
             alive &= !(behind & behind.wrapping_neg());
             parts[1 + place] = token;
-            // without a branch: outside the ends nothing merges, and nothing is replaced
+            // no branch for the ends: `NONE` merges with nothing, and `replace` ignores places outside
             let right = (behind & behind.wrapping_sub(1)).trailing_zeros() as usize % 32;
             let before = alive & ((1 << place) - 1);
             let left = 32 - before.leading_zeros() as usize;

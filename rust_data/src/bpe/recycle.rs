@@ -1,17 +1,17 @@
-//! Memory of arrays that were given up, for the next ones: fresh pages cost as much as a third of encoding
-//! into them.
+//! Keeps the memory of released arrays for later ones. Fresh pages cost up to a third of the time that encoding into
+//! them takes.
 
 use std::sync::Mutex;
 
 use super::pages::with_capacity;
 
-/// No more is kept than this.
+/// Larger buffers are not kept.
 const MAX_BYTES: usize = 64 << 20;
 
-/// A buffer so many times larger than what is asked for is not lent.
+/// A kept buffer is not used for a request of less than one part in this many of its size.
 const MAX_SURPLUS: usize = 4;
 
-/// The largest of the buffers that came back.
+/// Holds the largest buffer that was given back.
 pub struct Recycler<T> {
     spare: Mutex<Vec<T>>,
 }
@@ -23,11 +23,11 @@ impl<T> Default for Recycler<T> {
 }
 
 impl<T> Recycler<T> {
-    /// An empty vector with room for `count` elements. The lock is only tried, here and below: a fork may
-    /// have left it held.
+    /// Returns an empty vector with capacity for `count` elements. The lock is only tried, here and in `give`, because
+    /// after a fork it may be held for ever.
     pub fn take(&self, count: usize) -> Vec<T> {
         match self.spare.try_lock() {
-            // a small array may not hold on to the memory of a large one
+            // a small array must not keep the memory of a large one
             Ok(mut spare) if (count..=MAX_SURPLUS.saturating_mul(count)).contains(&spare.capacity()) => {
                 std::mem::take(&mut spare)
             }

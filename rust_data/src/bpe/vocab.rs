@@ -1,4 +1,4 @@
-//! Tokens as byte strings, in rank order, and where they come from.
+//! Vocabularies: tokens as byte strings in the order of their ranks, and the files that they are read from.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -29,10 +29,10 @@ impl Vocab {
         Ok(Self::gpt2_with_merges()?.0)
     }
 
-    /// GPT-2 and its merges as published.
+    /// Returns GPT-2's vocabulary and its merges, as OpenAI published them.
     pub fn gpt2_with_merges() -> Result<(Self, Vec<Pair>)> {
         let byte_of = printable_alphabet();
-        // the printable bytes come first, then the others in the order of their stand-ins
+        // ids 0 .. 255 are the bytes in the order of their characters: the printable bytes first, then the others
         let mut alphabet: Vec<(char, u8)> = byte_of.iter().map(|(&c, &byte)| (c, byte)).collect();
         alphabet.sort_unstable();
         let mut tokens: Vec<Box<[u8]>> = alphabet.iter().map(|&(_, byte)| Box::from([byte])).collect();
@@ -53,7 +53,7 @@ impl Vocab {
         Ok((Self::new("gpt2", tokens, 50_256), pairs))
     }
 
-    /// Reads tiktoken's form: one `base64 rank` line a token.
+    /// Reads a file in tiktoken's form: a line `base64 rank` for each token.
     pub fn from_tiktoken_file(path: &Path, name: &str, eot: u32) -> Result<Self> {
         let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
         let mut tokens = Vec::new();
@@ -83,7 +83,7 @@ impl Vocab {
         Self { name: name.to_owned(), tokens, eot, added, sha256 }
     }
 
-    /// Refuses a vocabulary that cannot spell every text or whose end-of-text id is taken.
+    /// Refuses a vocabulary in which not all 256 bytes are tokens, or whose end-of-text id is an ordinary token.
     pub fn checked(self) -> Result<Self> {
         let single: usize = self.tokens.iter().filter(|token| token.len() == 1).count();
         if single != 256 {
@@ -98,7 +98,7 @@ impl Vocab {
         Ok(self)
     }
 
-    /// The tokens of single bytes.
+    /// Returns the id of each single byte.
     pub fn byte_ids(&self) -> [u32; 256] {
         let mut ids = [u32::MAX; 256];
         for (id, token) in self.tokens.iter().enumerate() {
@@ -109,8 +109,8 @@ impl Vocab {
         ids
     }
 
-    /// The two parts that each token of several bytes is made of, found by merging its bytes with the
-    /// tokens of lower rank; a token that does not come out of two parts can only be looked up whole.
+    /// Returns the pair that makes each token of several bytes. It is found by merging the token's bytes by the tokens
+    /// of lower rank. A token for which this does not leave two parts has no pair: merges never make it.
     pub fn pairs(&self) -> Vec<Pair> {
         let id_of = self.by_bytes();
         let mut pairs = Vec::new();
@@ -148,7 +148,7 @@ impl Vocab {
     }
 }
 
-/// Merges the bytes of `token` as far as tokens of lower rank than `id` go.
+/// Merges the bytes of `token`, using only tokens of lower rank than `id`, and returns the parts.
 fn parts_below<'t>(token: &'t [u8], id: u32, id_of: &HashMap<&[u8], u32>) -> Vec<&'t [u8]> {
     let mut borders: Vec<usize> = (0..=token.len()).collect();
     loop {
@@ -161,7 +161,7 @@ fn parts_below<'t>(token: &'t [u8], id: u32, id_of: &HashMap<&[u8], u32>) -> Vec
     }
 }
 
-/// GPT-2's printable stand-in for each byte, as its merge file spells it.
+/// Returns the printable character that stands for each byte in GPT-2's files and in every `tokenizer.json`.
 pub fn printable_alphabet() -> HashMap<char, u8> {
     let printable = |b: u8| matches!(b, 33..=126 | 161..=172 | 174..=255);
     let mut stand_ins = (256u32..).filter_map(char::from_u32);

@@ -1,29 +1,30 @@
-//! Words to ids: from the caches, or by merging.
+//! Turns words into ids: from the caches, or by merging.
 
 use super::cache::{count_of, key_of, key_within, Key, LongCache, ShortCache, SHORT};
 use super::id::Id;
 use super::model::Model;
 use crate::simd::{Kernel, Level, Simd, BLOCK};
 
-/// Of two short words each: 64 MB, so that nearly all words of a large corpus are in the very bucket they belong to. In
-/// half of it one in twelve would be beside it, where a look waits for memory.
+/// Number of buckets in the cache of short words; a bucket holds two words, and all of them take 64 MB. At this size
+/// nearly all words of a large corpus are in the bucket that their hash names. At half the size one word in twelve
+/// would be in a bucket beside it, and reading that bucket waits for memory.
 const BUCKETS: usize = 1 << 20;
 const LONG_BITS: u32 = 18;
-/// Longer words are not kept: they hardly come again.
+/// Longer words are not cached, because they rarely occur again.
 const LONGEST: usize = 128;
-/// Words that are looked up together, so that the cache lines of all are under way at once.
+/// Number of words that are looked up together. All their cache lines are fetched at the same time.
 pub const BATCH: usize = 256;
-/// Room for the words that the last block may add to a batch.
+/// Most words in a batch: the last block may add up to `BLOCK` words to a batch that is almost full.
 const MAX_BATCH: usize = BATCH + BLOCK;
 
-/// A word's key, zero if it is a long one, and where in the table it belongs.
+/// The key of a word (zero if the word is long) and the bucket that it belongs to.
 #[derive(Clone, Copy, Default)]
 pub struct Lookup {
     key: Key,
     bucket: usize,
 }
 
-/// Room for the look-ups of a batch.
+/// The look-ups of a batch.
 pub type Lookups = [Lookup; MAX_BATCH];
 
 impl Lookup {
@@ -42,12 +43,12 @@ impl Lookup {
 pub struct Words<T: Id> {
     short: ShortCache<T, BUCKETS>,
     long: LongCache<T>,
-    /// Whether a short word had no place among the short ones, so that it may be among the long ones.
+    /// Whether some short word found no place in the cache of short words. Such words are kept with the long ones.
     overflown: bool,
 }
 
 impl<T: Id> Words<T> {
-    /// Starts with the pretokens that stay whole: no merging can give them another spelling.
+    /// Returns caches that hold the words which get one token whatever the merges say.
     pub fn new(model: &Model) -> Self {
         let mut words = Self {
             short: ShortCache::new(),
@@ -60,7 +61,7 @@ impl<T: Id> Words<T> {
         words
     }
 
-    /// Appends the ids of the words between consecutive `borders` of `text`, at least one.
+    /// Appends the ids of the words between consecutive `borders` of the text. There must be at least one word.
     #[inline(always)]
     pub fn encode_all<S: Simd>(&mut self, simd: S, batch: WordBatch<'_>, model: &Model, out: &mut Vec<T>) {
         let WordBatch { text, borders, lookups } = batch;
@@ -69,7 +70,7 @@ impl<T: Id> Words<T> {
             let (at, mut len) = (border[0], border[1] - border[0]);
             if len > SHORT {
                 self.long.prefetch(LongCache::<T>::hash(&text[at..at + len]));
-                // looked up like an empty word, which is nowhere
+                // look up the empty word, which no cache holds
                 len = 0;
             }
             *lookup = Lookup::new::<T>(match text[at..].first_chunk() {
@@ -78,24 +79,24 @@ impl<T: Id> Words<T> {
             });
             self.short.prefetch(lookup.bucket);
         }
-        // room for an id a byte, and for the whole slot that is copied for the last word
+        // reserve one id for each byte of text, plus one slot, because the last word is copied as a whole slot
         out.reserve(end - start + T::PACKED);
         let mut num_ids = out.len();
         for (&lookup, border) in lookups.iter().zip(borders.windows(2)) {
             if let Some(ids) = self.short.get(lookup.bucket, lookup.key) {
-                // SAFETY: a word has no more ids than bytes, so the words before this one have left
-                // room for PACKED ids.
+                // SAFETY: a word has no more ids than bytes, so after the words before this one there is still space
+                // for PACKED ids.
                 unsafe { out.as_mut_ptr().add(num_ids).cast::<T::Packed>().write_unaligned(*ids) };
                 num_ids += count_of::<T>(ids);
             } else {
-                // SAFETY: so many ids have been written.
+                // SAFETY: `num_ids` ids have been written.
                 unsafe { out.set_len(num_ids) };
                 let word = &text[border[0]..border[1]];
                 simd.run(EncodeRare { words: self, model, lookup, word, out });
                 num_ids = out.len();
             }
         }
-        // SAFETY: so many ids have been written.
+        // SAFETY: `num_ids` ids have been written.
         unsafe { out.set_len(num_ids) };
     }
 
@@ -124,14 +125,14 @@ impl<T: Id> Words<T> {
     }
 }
 
-/// Words of a text, and where to keep what is known of them.
+/// Some words of a text, and memory for their look-ups.
 pub struct WordBatch<'a> {
     pub text: &'a [u8],
     pub borders: &'a [usize],
     pub lookups: &'a mut Lookups,
 }
 
-/// The ids of a word that is not where it is looked for first.
+/// Appends the ids of a word that is not in its own bucket of the cache of short words.
 struct EncodeRare<'a, T: Id> {
     words: &'a mut Words<T>,
     model: &'a Model,

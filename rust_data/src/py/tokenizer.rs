@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::text::pattern::Splitter;
 use crate::text::utf8::from_utf8;
 
-/// Encoders by the width of the ids.
+/// The encoder for the width of the tokenizer's ids.
 enum Batch {
     U16(BatchEncoder<u16>),
     U32(BatchEncoder<u32>),
@@ -67,7 +67,7 @@ impl Tokenizer {
     }
 }
 
-/// Ids that a NumPy array shows; they go back when the array does.
+/// The memory behind a NumPy array of ids. It goes back to the recycler when the array is deleted.
 struct Lent<T: Id> {
     ids: Vec<T>,
     recycler: Arc<Recycler<T>>,
@@ -79,7 +79,7 @@ impl<T: Id> Drop for Lent<T> {
     }
 }
 
-/// What an array refers to so that its memory lives as long.
+/// The base object of an array: it owns the memory that the array shows.
 #[pyclass(frozen)]
 struct Keeper(#[expect(dead_code, reason = "only dropped")] Box<dyn Send + Sync>);
 
@@ -90,23 +90,24 @@ fn lend<'py, T: Id + Element>(
 ) -> PyResult<Bound<'py, PyArray1<T>>> {
     let mut lent = Box::new(Lent { ids, recycler: recycler.clone() });
     let (len, first) = (lent.ids.len(), lent.ids.as_mut_ptr());
-    // SAFETY: the elements are those of the vector, stay where they are when it moves, and nobody touches them there
-    // before the keeper drops it; the pointer may be written through.
+    // SAFETY: the pointer is to the elements of the vector, which stay where they are when the vector moves; nothing
+    // else accesses them before the keeper drops the vector, and the pointer may be written through.
     let ids = unsafe { ArrayView1::from_shape_ptr(len, first.cast_const()) };
     let keeper = Bound::new(py, Keeper(lent))?;
-    // SAFETY: the keeper, whom the array refers to, owns the elements.
+    // SAFETY: the array holds a reference to the keeper, which owns the elements.
     Ok(unsafe { PyArray1::borrow_from_array(&ids, keeper.into_any()) })
 }
 
-/// A text that Python lends.
+/// A text in the memory of Python.
 enum Text {
     Str(PyBackedStr),
-    /// With its number among the texts; whether it is UTF-8 shows when it is encoded, and thus in the caches.
+    /// The bytes and their number among the texts. They are checked to be UTF-8 just before they are encoded, while
+    /// they are in the CPU's caches.
     Bytes(usize, PyBackedBytes),
 }
 
 impl Text {
-    /// A `str`, whose lone surrogates become U+FFFD as tiktoken has it, or `bytes`.
+    /// From a `str` or `bytes`. Lone surrogates in a `str` become U+FFFD, as in tiktoken.
     fn new(index: usize, text: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(bytes) = text.cast::<PyBytes>() {
             return Ok(Self::Bytes(index, bytes.clone().into()));
@@ -172,7 +173,7 @@ impl Tokenizer {
         detached(py, load).map(Self::of)
     }
 
-    /// From tokens in rank order, as a tiktoken encoding holds them.
+    /// Makes a tokenizer from tokens in the order of their ranks, as a tiktoken encoding holds them.
     #[staticmethod]
     fn from_tokens(tokens: Vec<Vec<u8>>, name: &str, pattern: &str, eot: u32) -> PyResult<Self> {
         let tokens = tokens.into_iter().map(Vec::into_boxed_slice).collect();
@@ -180,7 +181,7 @@ impl Tokenizer {
         Ok(Self::of(Model::new(vocab, Splitter::new(pattern)?)?))
     }
 
-    /// Ids of all texts and where each starts.
+    /// Returns the ids of all texts, and the offset where each text starts.
     fn encode_batch<'py>(
         &self,
         py: Python<'py>,
@@ -209,13 +210,13 @@ impl Tokenizer {
         self.encode(py, &texts, threads)
     }
 
-    /// The bytes of `ids`, an array of uint32.
+    /// Returns the bytes that `ids`, an array of uint32, stand for.
     fn decode<'py>(&self, py: Python<'py>, ids: &Bound<'py, PyArray1<u32>>) -> PyResult<Bound<'py, PyBytes>> {
         let ids = ids.to_vec().map_err(|error| Error::value(error.to_string()))?;
         Ok(PyBytes::new(py, &self.model.vocab.decode(ids)?))
     }
 
-    /// Bytes of each token by id; empty for ids that are not ordinary tokens.
+    /// Returns the bytes of each token by id; they are empty for ids that are not ordinary tokens.
     fn tokens<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         self.model.vocab.tokens.iter().map(|token| PyBytes::new(py, token)).collect()
     }

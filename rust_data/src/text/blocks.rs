@@ -1,17 +1,17 @@
-//! The GPT-2 pattern on 64 bytes at a time: masks of character classes, and from them, by shifts, the
-//! bits where pretokens start.
+//! The GPT-2 pattern on 64 bytes at a time. Masks say which bytes are of which character class; shifts of the masks
+//! give the bits where pretokens start.
 //!
-//! A start is the first character of a run of one class, unless a space precedes it and is taken along;
-//! in white space also the last character before something else, which the word behind may take. The
-//! contractions move starts by a few bytes and are handled one by one.
+//! A pretoken starts at the first character of a run of one class, or at the space before it. A run of white space
+//! leaves its last character to the word behind it, so a pretoken starts there too. Contractions move starts by a few
+//! bytes and are handled one by one.
 
 use super::classes::{class_of, Class};
 use super::scalar::contraction_len;
 use super::seams::Seams;
 use crate::simd::{prefetch, Simd, BLOCK};
 
-/// How far ahead the text is fetched. Hardware fetches ahead to the end of a page only, of 4 KiB; what follows this text
-/// in memory is, as a rule, the next one.
+/// Distance in bytes of the prefetch. The CPU itself fetches only to the end of a page of 4 KiB. The memory behind a
+/// text usually holds the next text.
 const AHEAD: usize = 4096;
 
 pub struct Blocks<'t> {
@@ -22,18 +22,18 @@ pub struct Blocks<'t> {
     carry: Carry,
 }
 
-/// What a block has to know of the ones before it.
+/// What the blocks before this one leave for it.
 #[derive(Default)]
 struct Carry {
-    /// Classes of the last byte, as bit 0.
+    /// The class of the last byte: bit 0 of one of these is set.
     letter: u64,
     number: u64,
     other: u64,
     white: u64,
     space: u64,
-    /// The character that reaches into this block: its bytes here and its class.
+    /// A character that began in the block before: the number of its bytes in this block, and its class.
     rest: Option<(u32, Class)>,
-    /// Starts that a contraction has put into, or taken out of, this block.
+    /// Starts in this block that a contraction in the block before adds or removes.
     set: u64,
     clear: u64,
 }
@@ -47,7 +47,7 @@ struct Kinds {
     /// Bytes of multi-byte white space: the first, and the others.
     wide_first: u64,
     wide_rest: u64,
-    /// Where multi-byte characters start at a seam.
+    /// Starts of multi-byte characters that have a seam before them.
     seams: u64,
 }
 
@@ -71,7 +71,7 @@ impl<'t> Blocks<'t> {
         self.at >= self.text.len()
     }
 
-    /// Writes where pretokens, or their parts between seams, start in the next block and returns how many.
+    /// Writes the places in the next block where pretokens, or their parts between seams, start. Returns their number.
     #[inline(always)]
     pub fn next<S: Simd>(&mut self, simd: S, starts: &mut [usize; BLOCK]) -> usize {
         let base = self.at;
@@ -111,7 +111,7 @@ impl<'t> Blocks<'t> {
         let begins = |kind: u64, last: u64| kind & !(kind << 1 | last);
         let words = begins(letters, carry.letter) | begins(numbers, carry.number) | begins(others, carry.other);
         let mut starts = words & !(masks.spaces << 1 | carry.space);
-        // the end of the text counts as white space: a run up to it stays whole
+        // white space at the end of the text stays whole, as if more white space followed
         let white_next = if left > BLOCK {
             white >> 1 | u64::from(self.is_white_at(base + BLOCK)) << 63
         } else {
@@ -150,14 +150,14 @@ impl<'t> Blocks<'t> {
         (class_of(c), len)
     }
 
-    /// Whether the multi-byte character at `at` and one before it have a seam between them.
+    /// Whether there is a seam between the multi-byte character at `at` and the character before it.
     #[inline]
     fn is_seam(&self, at: usize) -> bool {
         let bytes = self.text.as_bytes();
         at > 0 && self.seams.is_between(bytes[at - 1], bytes[at])
     }
 
-    /// Sorts the bytes of multi-byte characters into `kinds`.
+    /// Adds the bytes of multi-byte characters to `kinds`.
     fn add_wide(&mut self, base: usize, mut high: u64, kinds: &mut Kinds) {
         if let Some((len, class)) = self.carry.rest.take() {
             let bytes = (1 << len) - 1;
@@ -184,7 +184,7 @@ impl<'t> Blocks<'t> {
         }
     }
 
-    /// Whether the character at or around `at`, the start of the next block, is white space.
+    /// Whether the character that contains the byte at `at`, the start of the next block, is white space.
     #[inline]
     fn is_white_at(&self, at: usize) -> bool {
         match self.carry.rest {
@@ -196,7 +196,8 @@ impl<'t> Blocks<'t> {
         }
     }
 
-    /// In multi-byte white space only the first byte can be a start: of a run, or of its last character.
+    /// Corrects `starts` for multi-byte white space. Only the first byte of such a character can be a start, and it is
+    /// one if the character is the last before something else.
     fn wide_white_starts(&self, base: usize, kinds: &Kinds, mut starts: u64) -> u64 {
         starts &= !kinds.wide_rest;
         let mut wide = kinds.wide_first;
@@ -211,7 +212,7 @@ impl<'t> Blocks<'t> {
         starts
     }
 
-    /// A pretoken that starts with an apostrophe may be a contraction, which ends before its run does.
+    /// Corrects `starts` where an apostrophe begins a contraction. A contraction ends inside its run of letters.
     fn cut_contractions(&mut self, base: usize, mut open: u64, apostrophes: u64, mut starts: u64) -> u64 {
         let bytes = self.text.as_bytes();
         while open != 0 {
@@ -227,7 +228,7 @@ impl<'t> Blocks<'t> {
             starts = starts & !(clear as u64) | set as u64;
             self.carry.clear |= (clear >> BLOCK) as u64;
             self.carry.set |= (set >> BLOCK) as u64;
-            // an apostrophe right behind is a start now, whatever it was before
+            // an apostrophe behind the contraction now starts a pretoken, and may be a contraction as well
             open |= apostrophes & set as u64;
         }
         starts

@@ -1,7 +1,7 @@
 //! The GPT-2 pattern, one character at a time:
 //! `'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`.
 //!
-//! This is the readable form and the oracle for the block splitter.
+//! This is the readable form of the splitter. The block splitter is tested against it.
 
 use super::classes::{class_of, Class};
 
@@ -16,7 +16,7 @@ fn class_at(text: &str, at: usize) -> Option<(Class, usize)> {
     Some((class_of(c as u32), c.len_utf8()))
 }
 
-/// Length of the English contraction at the start of `rest`, 0 if there is none.
+/// Returns the length of the English contraction at the start of `rest`, or 0 if there is none.
 #[inline]
 pub fn contraction_len(rest: &[u8]) -> usize {
     match rest {
@@ -26,7 +26,7 @@ pub fn contraction_len(rest: &[u8]) -> usize {
     }
 }
 
-/// End of the pretoken that starts at `start`; `start` must be a character border before the end.
+/// Returns the end of the pretoken that starts at `start`, which must be the start of a character.
 pub fn pretoken_end(text: &str, start: usize) -> usize {
     let contraction = contraction_len(&text.as_bytes()[start..]);
     if contraction > 0 {
@@ -46,7 +46,7 @@ pub fn pretoken_end(text: &str, start: usize) -> usize {
     at += len;
     while let Some((next, len)) = class_at(text, at) {
         if next != class {
-            // a run of white space gives its last character to the word behind it
+            // a run of white space leaves its last character to the word behind it
             return if class == Class::Space && last > start { last } else { at };
         }
         last = at;
@@ -55,7 +55,7 @@ pub fn pretoken_end(text: &str, start: usize) -> usize {
     at
 }
 
-/// Where each pretoken of `text` starts, appended to `starts`.
+/// Appends the start of each pretoken of `text` to `starts`.
 pub fn split(text: &str, starts: &mut Vec<usize>) {
     let mut at = 0;
     while at < text.len() {

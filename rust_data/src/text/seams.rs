@@ -1,15 +1,15 @@
-//! Seams: borders between two characters that no token lies across.
+//! Seams: places between two characters that no token lies across.
 //!
-//! All that merges there merges on one side, so a pretoken cut at its seams has the same ids. Most scripts
-//! but Latin have few tokens of several characters, in GPT-2's vocabulary almost none: their words fall
-//! into characters, which are few and soon all known, where words never end.
+//! Nothing merges across a seam, so a pretoken that is cut at its seams has the same ids. In most scripts but Latin,
+//! GPT-2 has almost no tokens of several characters, so seams cut their words into single characters. There are few
+//! different characters, and the caches soon hold them all, whereas new words keep coming.
 
-/// Which last byte of a character and first byte of the next, both of several bytes, are neighbours in some
-/// token: bit `last % 64` of number `first % 64`.
+/// Says where some token joins two multi-byte characters: bit `last % 64` of number `first % 64` is set if a token has
+/// the byte `last`, which ends a character, before the byte `first`, which starts the next one.
 pub struct Seams([u64; 64]);
 
 impl Seams {
-    /// The seams that a vocabulary leaves.
+    /// Returns the seams of a vocabulary.
     pub fn new<'a>(tokens: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut joined = [0; 64];
         for pair in tokens.into_iter().flat_map(|token| token.windows(2)) {
@@ -20,12 +20,12 @@ impl Seams {
         Self(joined)
     }
 
-    /// No seams: pretokens stay as the pattern makes them.
+    /// Returns no seams: pretokens stay as the pattern makes them.
     pub fn none() -> Self {
         Self([u64::MAX; 64])
     }
 
-    /// Whether no token has `last`, the end of a character, before `first`, the start of one.
+    /// Whether no token has the byte `last`, which ends a character, before the byte `first`, which starts one.
     #[inline(always)]
     pub fn is_between(&self, last: u8, first: u8) -> bool {
         last >= 0x80 && self.0[usize::from(first % 64)] >> (last % 64) & 1 == 0
