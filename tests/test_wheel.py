@@ -30,7 +30,12 @@ def test_what_is_in_it(wheel: Path) -> None:
     files = {name for name in names if ".dist-info/" not in name and not name.endswith(".py")}
     configs = {f"saf_titan/configs/{path.name}" for path in (ROOT / "configs").glob("*.toml")}
     assert configs <= files
-    assert {"saf_titan/py.typed", "rust_data/py.typed", "saf_titan/report/report.css"} <= files
+    assert {
+        "saf_titan/py.typed",
+        "rust_data/py.typed",
+        "saf_titan/report/report.css",
+        "saf_titan/report/report.js",
+    } <= files
     others = {name for name in files - configs if not name.endswith((".so", "py.typed", ".css", ".pyi", ".js"))}
     assert {Path(name).parts[:2] for name in others} == {("rust_data", "assets")}
     assert not [name for name in names if name.endswith((".rs", "make_unicode_ranges.py")) or "/tests/" in name]

@@ -81,15 +81,21 @@ def _belong_together(plan: StaticPlan, calibration: Calibration) -> bool:
     return plan.T_fit == calibration.seq_len and all(layer < num_layers and head < num_heads for layer, head in slots)
 
 
-def pooled_pattern(head: StaticHead, num_blocks: int) -> Tensor:
+def pooled_pattern(head: StaticHead, num_blocks: int, *, rows: int | None = None) -> Tensor:
     """Pool the pattern of a static head like `AttentionStats.mean_map_HPP`: (P, P), every row sums to 1.
 
-    The result is exact. T / P rows of the pattern are computed at a time, which takes O(T^2 / P) memory.
+    The result is exact unless `rows` limits how many rows of a block its mean is taken over; they lie evenly in the
+    block. T / P rows of the pattern are computed at a time, which takes O(T^2 / P) memory.
     """
     T = len(head.pattern.vectors[0])
     pool_TP = pooling_matrix(T, num_blocks, dtype=torch.float64, device=torch.device("cpu"))
     ends_P = pool_TP.sum(0).cumsum(0).long().tolist()
     starts_P = [0, *ends_P[:-1]]
-    return torch.stack(
-        [head.pattern.rows(start, end).mean(0) @ pool_TP[:end] for start, end in zip(starts_P, ends_P, strict=True)]
-    )
+
+    def mean_row(start: int, end: int) -> Tensor:
+        if rows is None or end - start <= rows:
+            return head.pattern.rows(start, end).mean(0) @ pool_TP[:end]
+        chosen = torch.linspace(start, end - 1, rows).round().long().tolist()
+        return torch.stack([head.pattern.rows(i, i + 1)[0] @ pool_TP[: i + 1] for i in chosen]).mean(0)
+
+    return torch.stack([mean_row(start, end) for start, end in zip(starts_P, ends_P, strict=True)])

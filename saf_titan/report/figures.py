@@ -5,26 +5,25 @@ its labels stay readable. Wider figures are made of several that the page sets s
 
 To add a figure, write a function here that returns SVG, and call it in `sections.py`.
 
-Legend: L layers, H query heads, P blocks of the pooled attention maps.
+Legend: P blocks of the pooled attention maps.
 """
 
 import io
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, Normalize, PowerNorm
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from saf_titan.report.event import FreezeEvent, pooled_pattern
 from saf_titan.report.format import short
 from saf_titan.report.rows import perplexity
 from saf_titan.report.run_log import RunLog
-from saf_titan.saf.plan.plan import SkippedHead, StaticHead
+from saf_titan.saf.plan.plan import StaticHead
 
 _INK = "#010203"
 """Placeholder for the page's text colour, replaced when the SVG is written."""
@@ -126,53 +125,6 @@ def _running_mean(values: np.ndarray, half_width: int) -> np.ndarray:
     return (sums[high] - sums[low]) / (high - low)
 
 
-def score_figure(event: FreezeEvent) -> str | None:
-    """Draw the score of every head, layers by heads, and mark chosen, skipped and formerly static heads.
-
-    None without plan and statistics.
-    """
-    scores = event.scores()
-    if event.plan is None or scores is None:
-        return None
-    name, scores_LH = scores
-    values_LH = np.ma.masked_invalid(scores_LH.numpy())
-    num_layers, num_heads = values_LH.shape
-    cell = min(0.42, (_WIDTH - 1.6) / num_heads)
-    with mpl.rc_context(_STYLE):
-        figure = Figure(
-            figsize=(max(3.4, 1.6 + cell * num_heads), 1.4 + max(1.1, cell * num_layers)), layout="constrained"
-        )
-        axes = figure.subplots()
-        mesh = axes.pcolormesh(values_LH, norm=_log_norm(values_LH), cmap="viridis", edgecolor="white", linewidth=0.6)
-        size = min(30, (30 * cell) ** 2)
-        marks = (
-            ("made static", _slots(event.new_heads), "o", "white", "black"),
-            ("skipped", _slots(event.plan.skipped), "X", _ORANGE, "black"),
-            ("static before", np.argwhere(np.ma.getmaskarray(values_LH)), "s", _GREY, "none"),
-        )
-        for label, slots_N2, marker, color, edge in marks:
-            if len(slots_N2):
-                layers_N, heads_N = slots_N2.T + 0.5
-                axes.scatter(
-                    heads_N, layers_N, s=size, marker=marker, color=color, edgecolor=edge, linewidth=0.7, label=label
-                )
-        for axis, number, room in ((axes.xaxis, num_heads, 17), (axes.yaxis, num_layers, 13)):
-            # a label needs `room` points
-            shown = np.arange(0, number, math.ceil(room / (72 * cell)))
-            axis.set_ticks(shown + 0.5, [str(index) for index in shown])
-        axes.tick_params(length=0)
-        axes.invert_yaxis()
-        axes.set_aspect("equal")
-        axes.spines[:].set_visible(False)
-        axes.set_xlabel("head")
-        axes.set_ylabel("layer")
-        bar = figure.colorbar(mesh, ax=axes, label=name, shrink=min(0.9, 12 / num_layers), aspect=18, pad=0.02)
-        bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e+"))
-        bar.ax.yaxis.set_minor_formatter(NullFormatter())
-        figure.legend(loc="outside upper left", ncols=3, handletextpad=0.2, columnspacing=1)
-        return _to_svg(figure)
-
-
 def circuit_update_figure(log: RunLog) -> str | None:
     """Draw the relative update of both circuits against the step, a thin line a layer and a thick one for their mean.
 
@@ -220,18 +172,6 @@ def _circuit_figure(log: RunLog, series: Sequence[tuple[str, str, str]], label: 
         if drawn:
             axes.legend(loc="best")
         return _to_svg(figure) if drawn else None
-
-
-def _slots(heads: Sequence[StaticHead | SkippedHead]) -> np.ndarray:
-    """(layer, head) of each head: integers (N, 2)."""
-    return np.array([(head.layer, head.head) for head in heads]).reshape(-1, 2)
-
-
-def _log_norm(values: np.ma.MaskedArray) -> Normalize:
-    positive = values.compressed()[values.compressed() > 0]
-    if len(positive) == 0 or positive.min() == positive.max():
-        return Normalize()
-    return LogNorm(positive.min(), positive.max())
 
 
 @dataclass(frozen=True)

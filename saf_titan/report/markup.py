@@ -15,6 +15,8 @@ _PAGE = """<!doctype html>
 </head>
 <body>
 {body}
+<script>
+{script}</script>
 </body>
 </html>
 """
@@ -22,8 +24,10 @@ _PAGE = """<!doctype html>
 
 def page(title: str, body: Iterable[str]) -> str:
     """A whole document; it loads no other file."""
-    style = files(__package__).joinpath("report.css").read_text(encoding="utf-8")
-    return _PAGE.format(title=escape(title), style=style, body="\n".join(body))
+    style, script = (
+        files(__package__).joinpath(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")
+    )
+    return _PAGE.format(title=escape(title), style=style, script=script, body="\n".join(body))
 
 
 def heading(text: str, level: int = 2) -> str:
@@ -77,7 +81,10 @@ def _labelled(svg: str, label: str) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: Sequence[str] = ()) -> str:
-    """A table whose numbers are right-aligned and whose `text_columns` are left-aligned; a wide one scrolls."""
+    """A table whose numbers are right-aligned and whose `text_columns` are left-aligned.
+
+    A wide table scrolls, and the names of its columns become buttons that sort it.
+    """
     kinds = [' class="text"' if column in text_columns else "" for column in columns]
     head = "".join(f"<th{kind}>{escape(column)}</th>" for column, kind in zip(columns, kinds, strict=True))
     body = "\n".join(

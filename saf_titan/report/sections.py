@@ -4,15 +4,16 @@ from collections.abc import Iterator
 
 from saf_titan.report import markup
 from saf_titan.report.event import FreezeEvent
+from saf_titan.report.explorer import head_explorer
 from saf_titan.report.figures import (
     circuit_attention_figure,
     circuit_update_figure,
     loss_figure,
     loss_near_freeze_figure,
     pattern_figures,
-    score_figure,
 )
 from saf_titan.report.format import count, loss_text, number_of, perplexity_text, seconds_text, short
+from saf_titan.report.heads import maps_of_event
 from saf_titan.report.overview import overview
 from saf_titan.report.rows import METRICS_FILE, ResumeRow, perplexity
 from saf_titan.report.run_log import RunLog
@@ -185,10 +186,13 @@ def freeze(log: RunLog, event: FreezeEvent, num_patterns: int) -> Iterator[str]:
     problem = step_time(log, event.freeze).problem
     if problem:
         yield markup.paragraph(f"The change of the step time is not measurable, because {problem}.", "faint")
-    scores = score_figure(event)
-    if scores:
-        yield markup.heading("Scores", 3)
-        yield markup.figure(scores, "Score of every head before the freeze; heads with low scores are chosen first.")
+    maps = maps_of_event(event)
+    if maps:
+        yield markup.heading("Heads", 3)
+        yield markup.paragraph(
+            "Every head of the model as it was measured before the freeze. Heads with a low score were chosen first."
+        )
+        yield head_explorer(maps, f"heads before the freeze after step {event.step:,}")
     patterns = pattern_figures(event, num_patterns)
     if patterns:
         yield markup.heading("Patterns", 3)

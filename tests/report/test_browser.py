@@ -1,6 +1,6 @@
 """A real browser shows the report as it is meant: on a light and a dark screen, on a desktop and on a phone.
 
-Covers `figures`, `markup` and `report.css`.
+Covers `figures`, `markup`, `explorer`, `report.css` and `report.js`.
 """
 
 import json
@@ -65,12 +65,19 @@ def test_text_and_pictures_stand_out_from_the_page(
 
 
 PHONE_WIDTH = 390
-MEASURE = """
+FRAME = """
 <iframe style="border: 0; width: WIDTHpx; height: 2000px"></iframe>
 <script>
 const frame = document.querySelector("iframe");
 frame.onload = () => {
   const page = frame.contentDocument, root = page.documentElement;
+  const measured = (() => { SCRIPT })();
+  document.body.dataset.measured = encodeURIComponent(JSON.stringify(measured));
+};
+frame.srcdoc = decodeURIComponent("SOURCE");
+</script>
+"""
+MEASURE = """
   const sizes = [...page.querySelectorAll("body *")]
     .filter(element => [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim()))
     .filter(element => !element.closest("svg"))
@@ -88,27 +95,29 @@ frame.onload = () => {
   const scrolls = [...page.querySelectorAll(".scroll")].map(box => frame.contentWindow.getComputedStyle(box).overflowX);
   const columns = page.querySelector(".row").children[0].getBoundingClientRect().top
     == page.querySelector(".row").children[1].getBoundingClientRect().top ? 2 : 1;
-  const measured = {width: root.clientWidth, scroll: root.scrollWidth, sizes, labels, outside, scrolls, columns};
-  document.body.dataset.measured = encodeURIComponent(JSON.stringify(measured));
-};
-frame.srcdoc = decodeURIComponent("SOURCE");
-</script>
+  return {width: root.clientWidth, scroll: root.scrollWidth, sizes, labels, outside, scrolls, columns};
 """
 
 
-def measure(report: Path, folder: Path, width: int) -> dict[str, Any]:
-    """What a screen of `width` pixels shows; chromium's own window cannot be as narrow as a phone, a frame can."""
+def act(report: Path, folder: Path, script: str, width: int = 1100) -> dict[str, Any]:
+    """What `script` returns, run over the page on a screen of `width` pixels.
+
+    Chromium's own window cannot be as narrow as a phone, a frame can.
+    """
     source = quote(report.read_text(), safe="")
     wrapper = folder / "wrapper.html"
-    wrapper.write_text(MEASURE.replace("WIDTH", str(width)).replace("SOURCE", source))
-    dom = browse(folder / "profile", "--virtual-time-budget=5000", "--dump-dom", wrapper.as_uri()).stdout
-    (found,) = re.findall(r'data-measured="(.*?)"', dom)
+    wrapper.write_text(FRAME.replace("WIDTH", str(width)).replace("SCRIPT", script).replace("SOURCE", source))
+    run = browse(
+        folder / "profile", "--enable-logging=stderr", "--virtual-time-budget=5000", "--dump-dom", wrapper.as_uri()
+    )
+    assert "CONSOLE" not in run.stderr, run.stderr
+    (found,) = re.findall(r'data-measured="(.*?)"', run.stdout)
     return json.loads(unquote(found))
 
 
 @pytest.mark.parametrize(("width", "columns"), [(PHONE_WIDTH, 1), (1100, 2)])
 def test_the_page_fits_the_screen_and_can_be_read(report: Path, tmp_path: Path, width: int, columns: int) -> None:
-    page = measure(report, tmp_path, width)
+    page = act(report, tmp_path, MEASURE, width)
     assert page["width"] == width
     assert page["scroll"] == width, "the page itself must not scroll sideways"
     assert page["outside"] == []
@@ -119,3 +128,94 @@ def test_the_page_fits_the_screen_and_can_be_read(report: Path, tmp_path: Path, 
     # letters of 7 pixels are a font of 10
     assert len(page["labels"]) > 30
     assert min(page["labels"]) >= 7
+
+
+def test_a_click_on_a_head_shows_its_attention(report: Path, tmp_path: Path) -> None:
+    page = act(
+        report,
+        tmp_path,
+        """
+        const panel = page.querySelector(".panel"), before = panel.textContent;
+        const cell = [...page.querySelectorAll("[data-head]")].find(cell => cell.dataset.mark.includes("made static"));
+        cell.click();
+        const canvas = [...panel.querySelectorAll("canvas")];
+        const colours = canvas.map(c => new Set(c.getContext("2d").getImageData(0, 0, c.width, c.height).data).size);
+        return {before, name: cell.dataset.head, text: panel.textContent, colours, label: canvas[0].ariaLabel,
+          lines: panel.querySelectorAll("path.line").length, current: cell.ariaCurrent,
+          broken: [...panel.querySelectorAll("path.line")].some(line => line.getAttribute("d").includes("NaN"))};
+        """,
+    )
+    assert page["before"] == ""
+    assert page["text"].startswith(page["name"])
+    assert "static since" in page["text"]
+    assert min(page["colours"]) > 10
+    assert len(page["colours"]) == 2
+    assert page["lines"] == 4
+    assert not page["broken"]
+    assert "queries from top to bottom" in page["label"]
+    assert page["current"] == "true"
+
+
+def test_another_metric_colours_the_map_anew(report: Path, tmp_path: Path) -> None:
+    page = act(
+        report,
+        tmp_path,
+        """
+        const choice = page.querySelector(".explorer select"), cell = page.querySelector("[data-head=L0H1]");
+        const state = () => [cell.style.background, cell.ariaLabel, page.querySelector(".meaning").textContent];
+        const before = state();
+        choice.value = [...choice.options].findIndex(option => option.text === "entropy");
+        choice.dispatchEvent(new Event("change"));
+        return {before, after: state()};
+        """,
+    )
+    assert page["before"][1].startswith("L0H1: variance ")
+    assert page["after"][1].startswith("L0H1: entropy ")
+    assert page["after"][2].startswith("Entropy of a row")
+    assert page["before"][0] != page["after"][0]
+
+
+def test_the_keyboard_walks_over_the_map(report: Path, tmp_path: Path) -> None:
+    page = act(
+        report,
+        tmp_path,
+        """
+        const press = key => page.activeElement.dispatchEvent(
+          new frame.contentWindow.KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+        frame.focus();
+        page.querySelector("[data-head=L0H0]").focus();
+        const walk = [];
+        for (const key of ["ArrowRight", "ArrowDown", "ArrowLeft", "ArrowLeft", "ArrowDown", "End", "ArrowRight",
+                           "ArrowUp", "Home"]) {
+          press(key);
+          walk.push(page.activeElement.dataset.head);
+        }
+        return {walk, reading: page.querySelector(".reading").textContent,
+          stops: page.querySelectorAll('[data-head][tabindex="0"]').length};
+        """,
+    )
+    assert page["walk"] == ["L0H1", "L1H1", "L1H0", "L1H0", "L1H0", "L1H3", "L1H3", "L0H3", "L0H0"]
+    assert page["reading"].startswith("L0H0: variance ")
+    assert page["stops"] == 1, "the tab key stops at one head of the map"
+
+
+def test_tables_are_sorted_by_their_columns(report: Path, tmp_path: Path) -> None:
+    page = act(
+        report,
+        tmp_path,
+        """
+        const table = page.querySelector(".scroll table");
+        const column = () => [...table.tBodies[0].rows].map(row => row.cells[3].textContent);
+        const name = table.tHead.rows[0].cells[3];
+        const states = [column()];
+        for (const click of [1, 2]) {
+          name.querySelector("button").click();
+          states.push([name.ariaSort, ...column()]);
+        }
+        return {states, name: name.textContent};
+        """,
+    )
+    unsorted, rising, falling = page["states"]
+    assert page["name"] == "score"
+    assert rising == ["ascending", *sorted(unsorted, key=float)]
+    assert falling == ["descending", *sorted(unsorted, key=float, reverse=True)]

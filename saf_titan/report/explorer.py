@@ -1,0 +1,146 @@
+"""The map of all heads, layers by heads: one metric at a time, and the panel of a head on click.
+
+`report.js` makes it move. Without JavaScript, and on paper, the page shows the first metric with its marks.
+
+Legend: L layers, H query heads, P blocks of the pooled attention maps.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from html import escape
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from torch import Tensor
+
+from saf_titan.heads.names import head_name
+from saf_titan.report.heads import Curve, HeadMaps, HeadPictures, Mark, Metric
+
+COLORS = tuple(mpl.colors.to_hex(color) for color in mpl.colormaps["viridis"](np.linspace(0, 1, 64)))
+"""From the lowest value to the highest."""
+UNKNOWN = "#8b93a0"
+"""The colour of a head whose value is not known."""
+_SIGNS: dict[Mark, str] = {"static": "●", "skipped": "✕", "static before": "■"}
+_WORDS: dict[Mark, str] = {"static": "made static", "skipped": "skipped", "static before": "static before"}
+
+
+def head_explorer(maps: HeadMaps, label: str) -> str:
+    """Return the HTML of the map; `label` names it for screen readers."""
+    metrics = [_drawn(metric) for metric in maps.metrics]
+    options = "".join(f'<option value="{i}">{escape(drawn["name"])}</option>' for i, drawn in enumerate(metrics))
+    data = {
+        "colors": [*COLORS, UNKNOWN],
+        "metrics": metrics,
+        "heads": {head_name(*slot): _panel(pictures) for slot, pictures in maps.pictures.items()},
+    }
+    first = metrics[0]
+    signs = "".join(
+        f"<span><i>{sign}</i> {_WORDS[mark]}</span>" for mark, sign in _SIGNS.items() if mark in maps.marks.values()
+    )
+    return (
+        '<div class="explorer"><div class="map">'
+        f'<label>Colour: <select aria-label="metric of {escape(label)}">{options}</select></label>'
+        f'<p class="meaning">{escape(first["meaning"])}</p>'
+        f"{_grid(maps, first, label)}"
+        f'<div class="scale"><span>{escape(first["low"])}</span><i></i><span>{escape(first["high"])}</span></div>'
+        f'<p class="signs">{signs}</p>'
+        '<p class="reading" role="status">Point at a head, or go there with the arrow keys, to read its value; click '
+        "for its attention.</p>"
+        '</div><div class="panel" aria-live="polite"></div>'
+        f'<script type="application/json">{_json(data)}</script></div>'
+    )
+
+
+def _grid(maps: HeadMaps, drawn: dict[str, Any], label: str) -> str:
+    num_layers, num_heads = maps.shape
+    head = "".join(f'<th scope="col">{h}</th>' for h in range(num_heads))
+    rows = []
+    for layer in range(num_layers):
+        cells = []
+        for h in range(num_heads):
+            place = layer * num_heads + h
+            mark = maps.marks.get((layer, h))
+            color = (*COLORS, UNKNOWN)[drawn["color"][place]]
+            words = f", {_WORDS[mark]}" if mark else ""
+            name = head_name(layer, h)
+            cells.append(
+                f'<td><button type="button" tabindex="{-1 if place else 0}" data-head="{name}" data-mark="{words}" '
+                f'style="background:{color}" aria-label="{name}: {escape(drawn["text"][place])}{words}">'
+                f"{_SIGNS[mark] if mark else ''}</button></td>"
+            )
+        rows.append(f'<tr><th scope="row">{layer}</th>{"".join(cells)}</tr>')
+    return (
+        f'<div class="grid"><table role="grid" aria-label="{escape(label)}: layers by heads"><thead><tr>'
+        f'<th scope="col">layer</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    )
+
+
+def _drawn(metric: Metric) -> dict[str, Any]:
+    """A metric as the page needs it: for each head the index of its colour, and its value as text."""
+    values = metric.values_LH.double().flatten().numpy()
+    known = values[np.isfinite(values)]
+    low, high = (0.0, 1.0) if metric.is_share else (known.min(), known.max()) if len(known) else (0.0, 0.0)
+    is_log = not metric.is_share and low > 0 and high > 10 * low
+    scale = np.log if is_log else np.asarray
+    span = scale(high) - scale(low)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        place = (scale(values) - scale(low)) / span if span > 0 else np.where(np.isfinite(values), 0.0, np.nan)
+    finite = np.isfinite(place)
+    color = np.where(finite, np.rint(np.where(finite, place, 0).clip(0, 1) * (len(COLORS) - 1)), len(COLORS))
+    return {
+        "name": metric.name,
+        "meaning": f"{metric.meaning[:1].upper()}{metric.meaning[1:]}{' (logarithmic scale)' if is_log else ''}.",
+        "low": _number(float(low)),
+        "high": _number(float(high)),
+        "color": color.astype(int).tolist(),
+        "text": [f"{metric.name} {_number(value)}" for value in values.tolist()],
+    }
+
+
+def _panel(pictures: HeadPictures) -> dict[str, Any]:
+    # one scale for all maps of a head, so that they can be compared
+    brightest = max((_brightest(map_PP) for _, map_PP in pictures.maps), default=1.0)
+    return {
+        "notes": pictures.notes,
+        "maps": [
+            {"name": name, "size": len(map_PP), "cells": _cells(map_PP, brightest)} for name, map_PP in pictures.maps
+        ],
+        "curves": [_points(curve) for curve in pictures.curves],
+    }
+
+
+def _brightest(map_PP: Tensor) -> float:
+    """The value that is drawn in the last colour: the first rows have few keys and would darken all others."""
+    values = map_PP.double().numpy()
+    return float(np.quantile(values[np.tril_indices(len(values))], 0.98)) or 1.0
+
+
+def _cells(map_PP: Tensor, brightest: float) -> str:
+    """The causal half of a map, row by row, a byte a cell: the index of its colour on a square-root scale."""
+    values = map_PP.double().numpy()[np.tril_indices(len(map_PP))]
+    shown = np.sqrt((np.nan_to_num(values) / brightest).clip(0, 1))
+    return base64.b64encode(np.rint(shown * (len(COLORS) - 1)).astype(np.uint8).tobytes()).decode()
+
+
+def _points(curve: Curve) -> dict[str, Any]:
+    return {
+        "name": curve.name,
+        "axis": curve.axis,
+        "x": [float(f"{x:.4g}") for x in curve.x_N.tolist()],
+        "y": [float(f"{y:.4g}") if math.isfinite(y) else None for y in curve.y_N.tolist()],
+    }
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value):
+        return "unknown"
+    return f"{value:.3g}"
+
+
+def _json(data: Any) -> str:
+    """JSON that may stand inside a script element."""
+    return json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
