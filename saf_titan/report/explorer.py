@@ -8,7 +8,6 @@ Legend: L layers, H query heads, P blocks of the pooled attention maps.
 from __future__ import annotations
 
 import base64
-import json
 import math
 from html import escape
 from typing import Any
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from saf_titan.heads.names import head_name
 from saf_titan.report.heads import Curve, HeadMaps, HeadPictures, Mark, Metric
+from saf_titan.report.markup import json_script
 
 COLORS = tuple(mpl.colors.to_hex(color) for color in mpl.colormaps["viridis"](np.linspace(0, 1, 64)))
 """From the lowest value to the highest."""
@@ -51,7 +51,7 @@ def head_explorer(maps: HeadMaps, label: str) -> str:
         '<p class="reading" role="status">Point at a head, or go there with the arrow keys, to read its value; click '
         "for its attention.</p>"
         '</div><div class="panel" aria-live="polite"></div>'
-        f'<script type="application/json">{_json(data)}</script></div>'
+        f"{json_script(data)}</div>"
     )
 
 
@@ -139,8 +139,3 @@ def _number(value: float) -> str:
     if not math.isfinite(value):
         return "unknown"
     return f"{value:.3g}"
-
-
-def _json(data: Any) -> str:
-    """JSON that may stand inside a script element."""
-    return json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")

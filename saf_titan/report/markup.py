@@ -1,8 +1,10 @@
 """Small pieces of HTML. All text is escaped here, because paths and names of a run may hold any character."""
 
+import json
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
+from typing import Any
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -93,3 +95,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns
     )
     # a box that scrolls takes the focus, so that the keyboard can scroll it too
     return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def json_script(data: Any) -> str:
+    """Data for the script of the page; no text in the data can end the element."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    return f'<script type="application/json">{text}</script>'

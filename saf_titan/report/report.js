@@ -1,4 +1,4 @@
-// What moves in a report: tables that can be sorted, and the map of all heads with the panel of a head.
+// What moves in a report: tables that can be sorted, the map of all heads with the panel of a head, and passages.
 "use strict";
 
 function element(tag, text = "", attributes = {}) {
@@ -6,6 +6,10 @@ function element(tag, text = "", attributes = {}) {
   made.textContent = text;
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
   return made;
+}
+
+function dataOf(box) {
+  return JSON.parse(box.querySelector('script[type="application/json"]').textContent);
 }
 
 // ---- tables: a click on a column's name sorts by it, a second click the other way round
@@ -38,7 +42,7 @@ function sortable(table) {
 // ---- the map of heads
 
 function explorer(box) {
-  const data = JSON.parse(box.querySelector('script[type="application/json"]').textContent);
+  const data = dataOf(box);
   const cells = [...box.querySelectorAll("[data-head]")];
   const width = box.querySelector("tbody tr").cells.length - 1;
   const reading = box.querySelector(".reading");
@@ -156,5 +160,66 @@ function plot(curve, name) {
   return drawn;
 }
 
+// ---- a passage: the tokens before a chosen one, coloured by what they give to it
+
+function passage(box) {
+  const data = dataOf(box);
+  const lines = [...box.querySelectorAll(".words")].map(line => [...line.children]);
+  const choice = box.querySelector("select"), reading = box.querySelector(".reading");
+  const count = lines[0].length;
+  let query = count - 1;
+  const cells = {};
+  // the causal half of a matrix, row by row, as little-endian 16-bit integers
+  const matrix = (entry, measure) => {
+    const key = `${entry},${measure}`;
+    if (!(key in cells)) {
+      const bytes = Uint8Array.from(atob(data.weights[entry][measure]), letter => letter.charCodeAt(0));
+      const view = new DataView(bytes.buffer);
+      cells[key] = Float64Array.from({ length: bytes.length / 2 }, (_, i) => {
+        const value = view.getInt16(2 * i, true);
+        return value === -32768 ? NaN : value / data.scale;
+      });
+    }
+    return cells[key];
+  };
+  const value = (measure, token) =>
+    token > query ? NaN : matrix(choice.value, measure)[(query * (query + 1)) / 2 + token];
+  const percent = share => (Number.isNaN(share) ? "unknown" : `${(100 * share).toFixed(1)} %`);
+  const say = token => {
+    const word = `"${lines[0][token].textContent}"`;
+    if (token > query) return (reading.textContent = `${word} comes after the chosen token.`);
+    const parts = data.measures.map((name, measure) => `${name} ${percent(value(measure, token))}`);
+    reading.textContent = `${word} gives to "${lines[0][query].textContent}": ${parts.join(", ")}`;
+  };
+  const color = share => {
+    if (Number.isNaN(share) || share === 0) return "transparent";
+    const opacity = Math.min(1, Math.sqrt(Math.abs(share))).toFixed(2);
+    return `rgba(${share > 0 ? "59,125,192" : "217,130,43"},${opacity})`;
+  };
+  const draw = () => lines.forEach((line, measure) => line.forEach((cell, token) => {
+    cell.style.background = color(value(measure, token));
+    cell.classList.toggle("later", token > query);
+    if (token === query) cell.setAttribute("aria-current", "true");
+    else cell.removeAttribute("aria-current");
+  }));
+  choice.addEventListener("change", draw);
+  lines.forEach(line => line.forEach((cell, token) => {
+    cell.addEventListener("mouseenter", () => say(token));
+    cell.addEventListener("focus", () => say(token));
+    cell.addEventListener("click", () => { query = token; draw(); say(token); });
+    cell.addEventListener("keydown", event => {
+      const next = { ArrowLeft: token - 1, ArrowRight: token + 1, Home: 0, End: count - 1 }[event.key];
+      if (next === undefined) return;
+      event.preventDefault();
+      if (!(next in line)) return;
+      cell.tabIndex = -1;
+      line[next].tabIndex = 0;
+      line[next].focus();
+    });
+  }));
+  draw();
+}
+
 document.querySelectorAll(".scroll > table").forEach(sortable);
 document.querySelectorAll(".explorer").forEach(explorer);
+document.querySelectorAll(".passage").forEach(passage);

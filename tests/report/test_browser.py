@@ -13,8 +13,11 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.image import imread
 
+from saf_titan.report import markup
+from saf_titan.report.passage import Weights, passage
 from saf_titan.report.rows import METRICS_FILE
 from saf_titan.report.write import write_report
 from tests.report.runs import undone_row, write_frozen_run
@@ -219,3 +222,40 @@ def test_tables_are_sorted_by_their_columns(report: Path, tmp_path: Path) -> Non
     assert page["name"] == "score"
     assert rising == ["ascending", *sorted(unsorted, key=float)]
     assert falling == ["descending", *sorted(unsorted, key=float, reverse=True)]
+
+
+def test_a_passage_is_coloured_for_the_chosen_token(tmp_path: Path) -> None:
+    first_TT = torch.tensor([[1.0, 0, 0], [0.25, 0.75, 0], [0.5, -0.25, 0.75]])
+    second_TT = torch.eye(3)
+    entries = [
+        Weights(name=name, by_measure=(("attention", a_TT), ("contribution", b_TT)))
+        for name, a_TT, b_TT in (("layer 0", second_TT, first_TT), ("L0H0", first_TT, second_TT))
+    ]
+    file = tmp_path / "page.html"
+    file.write_text(markup.page("passage", [passage(["one", " two", " three"], entries, "the text")]))
+    page = act(
+        file,
+        tmp_path,
+        """
+        const words = measure => [...page.querySelector(`[data-measure=${measure}]`).children];
+        const colors = () => ["attention", "contribution"].map(m => words(m).map(word => word.style.background));
+        const states = [colors()];
+        words("attention")[1].click();
+        states.push(colors());
+        const reading = page.querySelector(".reading").textContent;
+        const choice = page.querySelector(".passage select");
+        choice.value = 1;
+        choice.dispatchEvent(new Event("change"));
+        states.push(colors());
+        return {states, reading, later: words("attention").map(word => word.classList.contains("later")),
+          current: words("contribution").map(word => word.ariaCurrent)};
+        """,
+    )
+    blue, orange, none = "rgba(59, 125, 192, {})", "rgba(217, 130, 43, {})", "transparent"
+    start, second, head = page["states"]
+    assert start[1] == [blue.format("0.71"), orange.format("0.5"), blue.format("0.87")]
+    assert second[1] == [blue.format("0.5"), blue.format("0.87"), none]
+    assert head[0] == second[1]
+    assert page["reading"] == '" two" gives to " two": attention 100.0 %, contribution 75.0 %'
+    assert page["later"] == [False, False, True]
+    assert page["current"] == [None, "true", None]
