@@ -39,18 +39,6 @@ class FreezeEvent:
         """Number of query heads of the whole model; None without statistics."""
         return self.calibration.variance_LH.numel() if self.calibration else None
 
-    def scores(self) -> tuple[str, Tensor] | None:
-        """Return the name and the values (L, H) of the score to show; None without plan or statistics.
-
-        The score is the one by which the heads were ranked, or the variance if they were not ranked by a score (random
-        selectors, a list). Heads that were static before the freeze have NaN.
-        """
-        if self.plan is None or self.calibration is None:
-            return None
-        table = self.calibration.all_scores()
-        name = self.plan.selector if self.plan.selector in table else "variance"
-        return name, table[name]
-
 
 def read_events(log: RunLog) -> list[FreezeEvent]:
     """Read all freezes of a run. A damaged or missing file becomes the event's `problem`."""

@@ -12,18 +12,14 @@ import math
 from html import escape
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from torch import Tensor
+from numpy.typing import NDArray
 
 from saf_titan.heads.names import head_name
+from saf_titan.report.colors import COLORS, UNKNOWN, color_index, map_index
 from saf_titan.report.heads import Curve, HeadMaps, HeadPictures, Mark, Metric
 from saf_titan.report.markup import json_script
 
-COLORS = tuple(mpl.colors.to_hex(color) for color in mpl.colormaps["viridis"](np.linspace(0, 1, 64)))
-"""From the lowest value to the highest."""
-UNKNOWN = "#8b93a0"
-"""The colour of a head whose value is not known."""
 _SIGNS: dict[Mark, str] = {"static": "●", "skipped": "✕", "static before": "■"}
 _WORDS: dict[Mark, str] = {"static": "made static", "skipped": "skipped", "static before": "static before"}
 
@@ -81,49 +77,33 @@ def _grid(maps: HeadMaps, drawn: dict[str, Any], label: str) -> str:
 
 def _drawn(metric: Metric) -> dict[str, Any]:
     """A metric as the page needs it: for each head the index of its colour, and its value as text."""
-    values = metric.values_LH.double().flatten().numpy()
-    known = values[np.isfinite(values)]
-    low, high = (0.0, 1.0) if metric.is_share else (known.min(), known.max()) if len(known) else (0.0, 0.0)
-    is_log = not metric.is_share and low > 0 and high > 10 * low
-    scale = np.log if is_log else np.asarray
-    span = scale(high) - scale(low)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        place = (scale(values) - scale(low)) / span if span > 0 else np.where(np.isfinite(values), 0.0, np.nan)
-    finite = np.isfinite(place)
-    color = np.where(finite, np.rint(np.where(finite, place, 0).clip(0, 1) * (len(COLORS) - 1)), len(COLORS))
+    index_LH, scale = color_index(metric)
+    meaning = f"{metric.meaning[:1].upper()}{metric.meaning[1:]}{' (logarithmic scale)' if scale.is_log else ''}."
     return {
         "name": metric.name,
-        "meaning": f"{metric.meaning[:1].upper()}{metric.meaning[1:]}{' (logarithmic scale)' if is_log else ''}.",
-        "low": _number(float(low)),
-        "high": _number(float(high)),
-        "color": color.astype(int).tolist(),
-        "text": [f"{metric.name} {_number(value)}" for value in values.tolist()],
+        "meaning": meaning,
+        "low": _number(scale.low),
+        "high": _number(scale.high),
+        "color": index_LH.flatten().tolist(),
+        "text": [f"{metric.name} {_number(value)}" for value in metric.values_LH.double().flatten().tolist()],
     }
 
 
 def _panel(pictures: HeadPictures) -> dict[str, Any]:
-    # one scale for all maps of a head, so that they can be compared
-    brightest = max((_brightest(map_PP) for _, map_PP in pictures.maps), default=1.0)
+    indices = map_index([map_PP for _, map_PP in pictures.maps])
     return {
         "notes": pictures.notes,
         "maps": [
-            {"name": name, "size": len(map_PP), "cells": _cells(map_PP, brightest)} for name, map_PP in pictures.maps
+            {"name": name, "size": len(index_PP), "cells": _cells(index_PP)}
+            for (name, _), index_PP in zip(pictures.maps, indices, strict=True)
         ],
         "curves": [_points(curve) for curve in pictures.curves],
     }
 
 
-def _brightest(map_PP: Tensor) -> float:
-    """The value that is drawn in the last colour: the first rows have few keys and would darken all others."""
-    values = map_PP.double().numpy()
-    return float(np.quantile(values[np.tril_indices(len(values))], 0.98)) or 1.0
-
-
-def _cells(map_PP: Tensor, brightest: float) -> str:
-    """The causal half of a map, row by row, a byte a cell: the index of its colour on a square-root scale."""
-    values = map_PP.double().numpy()[np.tril_indices(len(map_PP))]
-    shown = np.sqrt((np.nan_to_num(values) / brightest).clip(0, 1))
-    return base64.b64encode(np.rint(shown * (len(COLORS) - 1)).astype(np.uint8).tobytes()).decode()
+def _cells(index_PP: NDArray[np.int64]) -> str:
+    """The causal half of a map, row by row, a byte a block: the index of its colour."""
+    return base64.b64encode(index_PP[np.tril_indices(len(index_PP))].astype(np.uint8).tobytes()).decode()
 
 
 def _points(curve: Curve) -> dict[str, Any]:

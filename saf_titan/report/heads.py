@@ -83,17 +83,24 @@ class HeadMaps:
 
 def maps_of_event(event: FreezeEvent) -> HeadMaps | None:
     """Return what is known of the heads at a freeze; None without its plan and statistics."""
-    scores = event.scores()
-    if event.plan is None or event.calibration is None or scores is None:
+    if event.plan is None or event.calibration is None:
         return None
-    live_LH = event.calibration.live_LH
-    marks: dict[Head, Mark] = {(int(l), int(h)): "static before" for l, h in (~live_LH).nonzero().tolist()}
-    marks |= {(head.layer, head.head): "skipped" for head in event.plan.skipped}
-    marks |= {head.slot: "static" for head in event.new_heads}
+    return maps_of_freeze(event.calibration, event.plan, event.step)
+
+
+def maps_of_freeze(calibration: Calibration, plan: StaticPlan, step: int) -> HeadMaps:
+    """Return what a calibration and the plan made from it say of the heads; `step` is the step of the freeze."""
+    before = [(layer, head) for layer, head in (~calibration.live_LH).nonzero().tolist()]
+    marks: dict[Head, Mark] = dict.fromkeys(before, "static before")
+    marks |= {(head.layer, head.head): "skipped" for head in plan.skipped}
+    marks |= {head.slot: "static" for head in plan.heads if head.step == step}
     return HeadMaps(
-        metrics=metrics_of(event.calibration, first=scores[0]),
+        # a random choice or a list goes by no score
+        metrics=metrics_of(
+            calibration, first=plan.selector if plan.selector in calibration.all_scores() else "variance"
+        ),
         marks=marks,
-        pictures=pictures_of(event.calibration, event.plan),
+        pictures=pictures_of(calibration, plan),
     )
 
 

@@ -17,7 +17,19 @@ from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.tools.logging import logger
 
 from saf_titan.report.format import perplexity_text
-from saf_titan.report.rows import METRICS_FILE, CircuitsRow, Row, TrainRow, ValidationRow, perplexity, write_row
+from saf_titan.report.rows import (
+    METRICS_FILE,
+    CircuitsRow,
+    FreezeRow,
+    FreezeUndoneRow,
+    Row,
+    TrainRow,
+    ValidationRow,
+    perplexity,
+    write_row,
+)
+from saf_titan.run.freezer import FreezeResult
+from saf_titan.run.loggers import log_freeze
 
 
 class RunMetrics(MetricsProcessor):
@@ -156,6 +168,11 @@ class RunMetrics(MetricsProcessor):
                 metrics[f"circuits/{name}/mean"] = sum(by_layer.values()) / len(by_layer)
         self.logger.log(metrics, row.step)
         self.write(row)
+
+    def log_freeze(self, row: FreezeRow | FreezeUndoneRow, result: FreezeResult) -> None:
+        """Write what a freeze has done; torchtitan's loggers get its numbers, and pictures of the heads."""
+        self.write(row)
+        log_freeze(self.logger, row, result)
 
     def write(self, row: Row) -> None:
         """Append one row to ``metrics.jsonl``, on the first rank that knows the loss; a row is one line, written in one

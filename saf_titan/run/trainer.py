@@ -344,7 +344,7 @@ class SAFTrainer(Trainer):
 
     def _record(self, result: FreezeResult) -> None:
         self._warn_of_long("a freeze", sum(result.seconds.values()))
-        self.metrics_processor.write(record_freeze(result, self.freezer.summary(), self._folder))
+        self.metrics_processor.log_freeze(record_freeze(result, self.freezer.summary(), self._folder), result)
 
     def _validate(self, phase: str) -> None:
         if self.config.validator.enable:

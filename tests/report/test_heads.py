@@ -1,6 +1,6 @@
 """The map of heads holds the numbers of the statistics, and the pictures of the patterns, and says what it marks.
 
-Covers report/heads.py and report/explorer.py.
+Covers report/heads.py, report/colors.py and report/explorer.py.
 """
 
 import base64
@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+from saf_titan.report.colors import COLORS, UNKNOWN
 from saf_titan.report.event import FreezeEvent, pooled_pattern
-from saf_titan.report.explorer import COLORS, UNKNOWN, head_explorer
-from saf_titan.report.heads import HeadMaps, Metric, maps_of_event, metrics_of, pictures_of
+from saf_titan.report.explorer import head_explorer
+from saf_titan.report.heads import HeadMaps, Metric, maps_of_event, maps_of_freeze, metrics_of, pictures_of
 from saf_titan.report.rows import FreezeRow
 from tests.report.runs import calibration
 from tests.report.test_event import static_head
@@ -141,6 +142,21 @@ def test_a_sampled_pattern_is_near_the_exact_one() -> None:
     torch.testing.assert_close(sampled_PP.sum(1), torch.ones(16, dtype=torch.float64))
     assert (exact_PP - sampled_PP).abs().max() < 0.05
     torch.testing.assert_close(pooled_pattern(head, 16, rows=600), exact_PP, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("selector", "shown"), [("kl", "kl"), ("mine", "mine"), ("list", "variance")])
+def test_the_score_that_the_heads_were_chosen_by_is_shown_first(event: FreezeEvent, selector: str, shown: str) -> None:
+    assert event.calibration is not None
+    assert event.plan is not None
+    scores = {
+        "kl": event.calibration.kl_LH,
+        "variance": event.calibration.variance_LH,
+        "mine": -event.calibration.kl_LH,
+    }
+    calibrated = event.calibration.with_scores(mine=scores["mine"])
+    maps = maps_of_freeze(calibrated, dataclasses.replace(event.plan, selector=selector), event.step)
+    assert maps.metrics[0].name == shown
+    torch.testing.assert_close(maps.metrics[0].values_LH, scores[shown])
 
 
 def test_metrics_of_a_calibration_begin_with_the_one_asked_for() -> None:
