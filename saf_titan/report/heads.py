@@ -194,5 +194,7 @@ def _log_bins(values_T: Tensor) -> tuple[Tensor, Tensor]:
     borders = sorted({round(math.exp(math.log(T + 1) * i / _POINTS)) for i in range(_POINTS + 1)} | {1, T + 1})
     pairs = list(pairwise(borders))
     x_N = torch.tensor([math.sqrt(a * (b - 1)) for a, b in pairs], dtype=torch.float64)
+    # the axis ends at the length
+    x_N[-1] = T
     y_N = torch.stack([values_T[a - 1 : b - 1].double().mean() for a, b in pairs])
     return x_N, y_N

@@ -93,7 +93,7 @@ def test_curves_are_means_of_the_vector_over_bins() -> None:
     torch.testing.assert_close(curve.y_N[:5], density_T[:5])
     assert len(curve.x_N) <= 96
     assert curve.x_N.diff().min() > 0
-    assert curve.x_N[-1] <= 200
+    assert curve.x_N[-1] == 200
 
 
 def test_a_head_without_a_value_is_grey_and_says_so() -> None:
