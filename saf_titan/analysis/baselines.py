@@ -55,9 +55,10 @@ def alti(p_BHRJ: Tensor, values: HeadValues, x_BRC: Tensor, *, divisor_BR: Tenso
 
     A key whose term is farther from the output than zero is gets 0; a row where every key is gets its query alone.
     """
-    (B, H, R, J), C = p_BHRJ.shape, values.basis_HMC.shape[2]
+    B, _, R, J = p_BHRJ.shape
     vectors_BHJC = values.vectors_BHTC[:, :, :J]
     p_BHRJ = p_BHRJ.to(vectors_BHJC.dtype)
+    C = vectors_BHJC.shape[3]
     if divisor_BR is not None:
         p_BHRJ = p_BHRJ / divisor_BR[:, None, :, None]
     c_BRJ = torch.empty_like(p_BHRJ[:, 0])

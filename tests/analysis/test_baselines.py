@@ -68,7 +68,9 @@ def test_alti_behind_a_norm() -> None:
     scaled = Case(one.p_BHTT, one.v_BTKD, one.wo_HDC * gain_C)
     scaled.p_BHTT.div_(rms_BT[:, None, :, None])
     expected = alti(scaled.p_BHTT, head_values(one.v_BTKD, scaled.wo_HDC), x_BTC)
-    torch.testing.assert_close(alti(scaled.p_BHTT * rms_BT[:, None, :, None], values, x_BTC, divisor_BR=rms_BT), expected)
+    torch.testing.assert_close(
+        alti(scaled.p_BHTT * rms_BT[:, None, :, None], values, x_BTC, divisor_BR=rms_BT), expected
+    )
 
 
 def test_a_layer_that_takes_its_input_away_leaves_the_query() -> None:
