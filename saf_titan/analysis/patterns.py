@@ -1,23 +1,22 @@
 """The attention patterns of every head in a forward, of our decoders and of `saf_titan.hf` models alike.
 
-Live heads hand over queries and keys; the pattern of a static head is its attention. A caller sees them layer by layer
-and may change them, in which case the layer goes on with the changed pattern.
+The pattern of a static head is its attention. A caller sees patterns layer by layer and may change them, in which case
+the layer goes on with the changed pattern.
 
-Legend: B sequences, T time, H heads with an output (all but pruned ones), U live heads, S static heads, K kv heads,
+Legend: B sequences, T time, R queries, J keys, H heads with an output (all but pruned ones), K heads of the values,
 D head width, L layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from saf_titan.ops.attention_stats import attention_probs
-from saf_titan.ops.pattern import attention_rows
+from saf_titan.analysis.layer import LayerAttention, watching
 
 Use = Callable[[int, Tensor], Tensor | None]
 """Called with (layer, patterns (B, H, T, T)) in each forward; returns changed patterns, or None to change nothing."""
@@ -34,74 +33,23 @@ def using_patterns(attentions: Sequence[Any], use: Use) -> Iterator[None]:
     Patterns are float64 and need O(B H T^2) memory. Sequences begin at position 0 and may be padded at the right only.
     Raises ValueError, as calibration does, for a model or input that it cannot follow.
     """
-    with ExitStack() as stack:
-        for layer, attention in enumerate(attentions):
-            watched = _Layer(layer, attention, use)
-            attention.capture = watched.keep
-            stack.callback(setattr, attention, "capture", None)
-            stack.callback(attention.inner_attention.register_forward_hook(watched.after).remove)
+
+    def change(layer: LayerAttention) -> Tensor | None:
+        changed = use(layer.layer, layer.rows(dtype=torch.float64))
+        return None if changed is None else head_outputs(changed, layer.v_BTKD)
+
+    with watching(attentions, change):
         yield
 
 
-class _Layer:
-    """One layer: what its live heads handed over, until its output is there."""
-
-    def __init__(self, layer: int, attention: Any, use: Use) -> None:
-        self._layer, self._attention, self._use = layer, attention, use
-        self._live_BUTT: Tensor | None = None
-        self._window: int | None = None
-
-    def keep(
-        self,
-        q_BTUD: Tensor,
-        k_BTKD: Tensor,
-        heads: tuple[int, ...],
-        scale: float | None,
-        kv_heads: tuple[int, ...] | None = None,
-        *,
-        window: int | None = None,
-        softcap: float | None = None,
-    ) -> None:
-        """Compute the patterns of live heads; the arguments are those of `CaptureFn`."""
-        self._window = window
-        if heads:
-            k_BTUD = k_BTKD if kv_heads is None else k_BTKD[:, :, list(kv_heads)]
-            self._live_BUTT = attention_probs(q_BTUD, k_BTUD, scale=scale, window=window, softcap=softcap)
-
-    def after(self, module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-        """Show the patterns, and return the output of changed ones; a forward hook of the inner attention."""
-        v_BTKD = args[2]
-        changed = self._use(self._layer, self._patterns(v_BTKD))
-        self._live_BUTT = None
-        if changed is None:
-            return None
-        v_BTHD = v_BTKD.repeat_interleave(changed.shape[1] // v_BTKD.shape[2], dim=2)
-        dtype = torch.promote_types(v_BTKD.dtype, torch.float32)
-        return torch.einsum("bhij,bjhd->bihd", changed.to(dtype), v_BTHD.to(dtype)).to(output.dtype)
-
-    def _patterns(self, v_BTKD: Tensor) -> Tensor:
-        """Patterns of all heads with an output, in their natural order."""
-        attention, (B, T) = self._attention, v_BTKD.shape[:2]
-        heads = attention.output_heads
-        p_BHTT = torch.zeros(B, len(heads), T, T, dtype=torch.float64, device=v_BTKD.device)
-        if self._live_BUTT is not None:
-            p_BHTT[:, [heads.index(head) for head in attention.live_heads]] = self._live_BUTT
-        static = [head for head in attention.static_heads if head in heads]
-        if static:
-            p_BHTT[:, [heads.index(head) for head in static]] = self._static_rows(T, v_BTKD.device)
-        return p_BHTT
-
-    def _static_rows(self, T: int, device: torch.device) -> Tensor:
-        attention = self._attention
-        mixer = getattr(attention, "mixer", None)
-        if mixer is not None:
-            window = self._window or getattr(attention.module, "sliding_window", None)
-            rows_STT: Tensor = mixer.rows(0, T, window, device)
-            return rows_STT
-        if attention.inner_attention.dense_STT is not None:
-            return attention.inner_attention.dense_STT[:, :T, :T].double()
-        alpha_ST, rho_ST = attention.pattern_logits()
-        return attention_rows(alpha_ST.double(), rho_ST.double(), 0, T)
+def head_outputs(p_BHRJ: Tensor, v_BTKD: Tensor) -> Tensor:
+    """The outputs of heads that attend by the rows p over the first J keys, (B, R, H, D)."""
+    (B, H, R, J), K = p_BHRJ.shape, v_BTKD.shape[2]
+    dtype = torch.promote_types(v_BTKD.dtype, torch.float32)
+    # the heads that share values are one product
+    p_BKXJ = p_BHRJ.to(dtype).unflatten(1, (K, H // K)).flatten(2, 3)
+    y_BKXD = p_BKXJ @ v_BTKD[:, :J].transpose(1, 2).to(dtype)
+    return y_BKXD.view(B, H, R, -1).transpose(1, 2)
 
 
 def attention_from(

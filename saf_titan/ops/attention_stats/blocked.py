@@ -15,7 +15,6 @@ import math
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from saf_titan.ops.attention_stats.heads import map_heads
@@ -23,6 +22,7 @@ from saf_titan.ops.attention_stats.stats import (
     AttentionStats,
     cap_scores,
     check_inputs,
+    diagonal_sums,
     hidden_keys,
     log_num_keys,
     pooling_matrix,
@@ -104,7 +104,7 @@ def _head_stats(
         first = max(start, 1)
         entropy -= ((kl_R + mean_plogp_R)[first - start :] / log_keys_T[first:stop]).sum()
         column_mass_T[:stop] += mean_RJ.sum(0, dtype=torch.float64)
-        diagonal_mass_T[:stop] += _diagonal_sums(mean_RJ)
+        diagonal_mass_T[:stop] += diagonal_sums(mean_RJ)
         map_PP += pool_TP[start:stop].T.double() @ (mean_RJ @ pool_TP[:stop]).double()
 
     return (
@@ -129,14 +129,3 @@ def _log_probs(q_BRD: Tensor, k_BJD: Tensor, window: int | None, softcap: float 
         future_RR = torch.ones(R, R, dtype=torch.bool, device=q_BRD.device).triu(1)
         scores_BRJ[:, :, J - R :].masked_fill_(future_RR, -1e30)
     return scores_BRJ.log_softmax(2)
-
-
-def _diagonal_sums(mean_RJ: Tensor) -> Tensor:
-    """Sum of the last R of J causal rows by lag k = 0 .. J - 1, in float64.
-
-    With the keys reversed and R zeros behind each row, reading the same memory with rows one shorter shifts row r
-    by r, which puts equal lags into one column.
-    """
-    R, J = mean_RJ.shape
-    skewed = F.pad(mean_RJ.flip(1), (0, R)).flatten()[: R * (J + R - 1)].view(R, J + R - 1)
-    return skewed[:, R - 1 :].sum(0, dtype=torch.float64)

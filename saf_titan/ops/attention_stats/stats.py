@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -90,6 +91,17 @@ def hidden_keys(start: int, stop: int, window: int | None, device: torch.device)
     """True (R, stop) where query i, start <= i < stop, does not see key j: it comes later or is out of the window."""
     lag_RJ = torch.arange(start, stop, device=device)[:, None] - torch.arange(stop, device=device)
     return lag_RJ < 0 if window is None else (lag_RJ < 0) | (lag_RJ >= window)
+
+
+def diagonal_sums(rows_XRJ: Tensor) -> Tensor:
+    """Sum of the last R of J causal rows by lag k = 0 .. J - 1, float64 (..., J).
+
+    With the keys reversed and R zeros behind each row, reading the same memory with rows one shorter shifts row r
+    by r, which puts equal lags into one column.
+    """
+    R, J = rows_XRJ.shape[-2:]
+    skewed = F.pad(rows_XRJ.flip(-1), (0, R)).flatten(-2)[..., : R * (J + R - 1)].unflatten(-1, (R, J + R - 1))
+    return skewed[..., R - 1 :].sum(-2, dtype=torch.float64)
 
 
 def pooling_matrix(T: int, map_size: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:

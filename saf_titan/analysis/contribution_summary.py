@@ -1,0 +1,130 @@
+"""What the contribution weights of a layer say in O(T) memory: rows are made in blocks and summed up at once.
+
+Legend: B sequences, T time (query i, key j, lag i - j), R queries of a row block, J keys it sees, H heads,
+N keys that are kept of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from saf_titan.analysis.contribution import HeadValues, Level, contribution_weights
+from saf_titan.ops.attention_stats import diagonal_sums
+
+_BLOCK_ELEMENTS = 1 << 20
+"""About so many entries of (B, H, R, J) are worked on at once; a handful of such tensors is alive."""
+
+Rows = Callable[[int, int], Tensor]
+"""Attention of the queries start <= i < stop over the keys j < stop, (B, H, R, stop); `LayerAttention.rows` is one."""
+
+
+@dataclass(frozen=True)
+class ContributionSummary:
+    """Contribution weights of one layer, summed up. Rows without a direction count as zero.
+
+    Sums over queries are means over sequences, float64. At the head level those of a head add up to T, at the layer
+    level those of all heads do.
+    """
+
+    level: Level
+    weight_by_key_HT: Tensor
+    """sum_i c_ij."""
+    weight_by_lag_HT: Tensor
+    """sum_i c_i,i-k."""
+    size_by_key_HT: Tensor
+    """sum_i |c_ij|."""
+    attention_by_key_HT: Tensor
+    attention_by_lag_HT: Tensor
+    sink_weight_BHT: Tensor
+    """c_i0 of every query: what the first position contributes."""
+    sink_attention_BHT: Tensor
+    share_BHT: Tensor
+    """sum_j c_ij: 1 at the head level, the share of the head at the layer level."""
+    top_weight_BHTN: Tensor
+    """The largest weights of each row, descending; 0 where a row has fewer keys."""
+    top_key_BHTN: Tensor
+    """Their keys, int64; -1 where a row has fewer keys."""
+    num_undefined: int
+    """Rows without a direction."""
+
+    @property
+    def sink_share_H(self) -> Tensor:
+        """Mean contribution of the first position to the queries behind it; NaN for T = 1."""
+        return self.sink_weight_BHT[..., 1:].double().mean((0, 2))
+
+    @property
+    def sink_attention_H(self) -> Tensor:
+        """Mean attention of the queries behind the first position on it, in [0, 1]; NaN for T = 1."""
+        return self.sink_attention_BHT[..., 1:].double().mean((0, 2))
+
+
+def summarize_contributions(
+    rows: Rows, values: HeadValues, *, level: Level = "head", top: int = 8, row_block: int | None = None
+) -> ContributionSummary:
+    """Return the summary of a layer, with O(B H T) extra memory beside one block of rows.
+
+    Args:
+        rows: gives attention rows by block.
+        values: of all keys.
+        top: N, how many keys to keep of each row.
+        row_block: queries worked on at once; by default so many that a block has about a million entries.
+
+    The result does not depend on `row_block` but for rounding. Raises ValueError as `contribution_weights` does.
+    """
+    B, H, T, _ = values.v_BHTM.shape
+    device = values.v_BHTM.device
+    row_block = row_block or max(_BLOCK_ELEMENTS // (B * H * T), 1)
+
+    def sums() -> Tensor:
+        return torch.zeros(H, T, dtype=torch.float64, device=device)
+
+    by_key, by_lag, size_by_key, attention_by_key, attention_by_lag = (sums() for _ in range(5))
+    sink, sink_attention, share = (values.norm_BHT.new_zeros(B, H, T) for _ in range(3))
+    top_weight = values.norm_BHT.new_zeros(B, H, T, top)
+    top_key = torch.full((B, H, T, top), -1, device=device)
+    num_undefined = 0
+    for start in range(0, T, row_block):
+        stop = min(start + row_block, T)
+        p_BHRJ = rows(start, stop)
+        found = contribution_weights(p_BHRJ, values, level=level, undefined=0.0)
+        c_BHRJ = found.weight_BHRJ
+        num_undefined += int((~found.is_defined_BGR).sum())
+        share[:, :, start:stop] = c_BHRJ.sum(-1)
+        sink[:, :, start:stop], sink_attention[:, :, start:stop] = c_BHRJ[..., 0], p_BHRJ[..., 0]
+        for by_key_HT, by_lag_HT, x_HRJ in (
+            (by_key, by_lag, c_BHRJ.mean(0)),
+            (attention_by_key, attention_by_lag, p_BHRJ.mean(0)),
+        ):
+            by_key_HT[:, :stop] += x_HRJ.sum(1, dtype=torch.float64)
+            by_lag_HT[:, :stop] += diagonal_sums(x_HRJ)
+        size_by_key[:, :stop] += c_BHRJ.abs().sum((0, 2), dtype=torch.float64) / B
+        _keep_top(c_BHRJ, top_weight[:, :, start:stop], top_key[:, :, start:stop])
+    return ContributionSummary(
+        level=level,
+        weight_by_key_HT=by_key,
+        weight_by_lag_HT=by_lag,
+        size_by_key_HT=size_by_key,
+        attention_by_key_HT=attention_by_key,
+        attention_by_lag_HT=attention_by_lag,
+        sink_weight_BHT=sink,
+        sink_attention_BHT=sink_attention,
+        share_BHT=share,
+        top_weight_BHTN=top_weight,
+        top_key_BHTN=top_key,
+        num_undefined=num_undefined,
+    )
+
+
+def _keep_top(c_BHRJ: Tensor, weight_BHRN: Tensor, key_BHRN: Tensor) -> None:
+    """Write the largest weights of each row and their keys, later keys than the query left out."""
+    R, J = c_BHRJ.shape[2:]
+    N = min(weight_BHRN.shape[-1], J)
+    is_future_RJ = torch.ones(R, J, dtype=torch.bool, device=c_BHRJ.device).triu(J - R + 1)
+    best = c_BHRJ.masked_fill(is_future_RJ, -torch.inf).topk(N, dim=-1)
+    is_key_BHRN = best.values > -torch.inf
+    weight_BHRN[..., :N] = torch.where(is_key_BHRN, best.values, 0.0)
+    key_BHRN[..., :N] = torch.where(is_key_BHRN, best.indices, -1)
