@@ -21,7 +21,7 @@ from saf_titan.report.heads import Curve, HeadMaps, HeadPictures, Mark, Metric
 from saf_titan.report.markup import json_script
 
 _SIGNS: dict[Mark, str] = {"static": "●", "skipped": "✕", "static before": "■"}
-_WORDS: dict[Mark, str] = {"static": "made static", "skipped": "skipped", "static before": "static before"}
+_WORDS: dict[Mark, str] = {"static": "made static", "skipped": "skipped", "static before": "static already"}
 
 
 def head_explorer(maps: HeadMaps, label: str) -> str:

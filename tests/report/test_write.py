@@ -211,7 +211,7 @@ def test_heads_that_were_static_before_are_marked(tmp_path: Path) -> None:
     statistics.live_LH[0, 1] = False
     statistics.save(folder / "saf" / "step-000060" / "stats.safetensors")
     path = write_report(folder)
-    assert re.findall(r'data-head="(L\d+H\d+)" data-mark=", static before"', path.read_text()) == ["L0H1"]
+    assert re.findall(r'data-head="(L\d+H\d+)" data-mark=", static already"', path.read_text()) == ["L0H1"]
 
 
 def test_a_run_that_trained_for_a_time(tmp_path: Path) -> None:

@@ -1,0 +1,260 @@
+"""The page of a model: what its heads attend to and contribute on a text, without a run around it.
+
+Legend: N windows of the text, T time, L layers, H query heads, P blocks of the pooled attention maps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saf_titan import __version__
+from saf_titan.analysis.contribution import contribution_weights, head_values
+from saf_titan.analysis.contribution_summary import summarize_contributions
+from saf_titan.analysis.layer import LayerAttention, watching
+from saf_titan.heads.names import Head, head_name
+from saf_titan.report import markup
+from saf_titan.report.explorer import head_explorer
+from saf_titan.report.heads import HeadMaps, Mark, Metric, metrics_of, pictures_of
+from saf_titan.report.passage import Weights, passage
+from saf_titan.report.write import write_page
+from saf_titan.saf.calibrate.calibrate import calibrate
+from saf_titan.saf.calibrate.calibration import Calibration, CalibrationRecord
+from saf_titan.saf.calibrate.capture import Progress
+from saf_titan.saf.plan.plan import StaticPlan
+
+_PASSAGE_BYTES = 6 << 20
+"""A passage holds the weights of every head; it becomes shorter where they would take more than this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedModel:
+    """A model, and what the page must be told of it."""
+
+    name: str
+    facts: Sequence[tuple[str, str]]
+    """Names and values for the head of the page."""
+    attentions: Sequence[Any]
+    """Attention layers in order; see `analysis.layer.watching`."""
+    forward: Callable[[Tensor], object]
+    """Runs windows (N, T) through the model, in eval mode and without gradients."""
+    words: Callable[[Sequence[int]], list[str]]
+    """The text of each of some token ids."""
+    plan: StaticPlan | None
+
+
+def write_model_report(
+    model: ReportedModel,
+    tokens_NT: Tensor,
+    out: str | Path,
+    *,
+    source: str,
+    passage_tokens: int = 64,
+    progress: Progress | None = None,
+) -> Path:
+    """Measure a model on windows of a text and write the page; return its path.
+
+    Args:
+        tokens_NT: at least two windows, int64, that fit the model and its patterns.
+        source: the name of the text.
+        passage_tokens: the beginning of the first window is shown word by word, this many tokens of it, or fewer where
+            the page would become too large.
+        progress: called with (stage, done, total).
+
+    Attention statistics are of live heads; contributions are of all heads but pruned ones. Raises ValueError as
+    `saf.calibrate` does, and if the page cannot be written.
+    """
+    num_layers, num_heads = len(model.attentions), model.attentions[0].num_heads
+    live = any(len(attention.static_heads) < num_heads for attention in model.attentions)
+    if live:
+        calibration = calibrate(model.attentions, [tokens_NT], model.forward, source=source, progress=progress)
+    else:
+        calibration = _all_static(num_layers, num_heads, tokens_NT.shape[1])
+    contributions = _Contributions(
+        num_layers, num_heads, _passage_length(num_layers, num_heads, passage_tokens, tokens_NT)
+    )
+    for n in range(len(tokens_NT)):
+        with watching(model.attentions, contributions.add):
+            model.forward(tokens_NT[n : n + 1])
+        contributions.passage_is_done = True
+        if progress:
+            progress("contributions", n + 1, len(tokens_NT))
+    share_LH, sink_LH, sink_attention_LH = contributions.means(len(tokens_NT))
+    maps = HeadMaps(
+        metrics=(
+            *_known(metrics_of(calibration)),
+            Metric(
+                name="attention on the first token",
+                meaning="mean attention of all queries behind it on the first position, static heads included",
+                values_LH=sink_attention_LH,
+                is_share=True,
+            ),
+            Metric(
+                name="contribution of the first token",
+                meaning="mean contribution weight of the first position to the output; negative: it points against it",
+                values_LH=sink_LH,
+            ),
+            Metric(
+                name="share of the layer",
+                meaning="mean share of the head in the summed output of its layer; the shares of a layer sum to 1",
+                values_LH=share_LH,
+            ),
+        ),
+        marks=_marks(model),
+        pictures=pictures_of(calibration, model.plan),
+    )
+    words = model.words(tokens_NT[0, : contributions.length].tolist())
+    path = Path(out)
+    write_page(
+        path, markup.page(f"{model.name}: attention", _body(model, maps, tokens_NT, source, words, contributions))
+    )
+    return path
+
+
+class _Contributions:
+    """Contribution weights of all layers, summed up over windows, and those of the passage as they are."""
+
+    def __init__(self, num_layers: int, num_heads: int, length: int) -> None:
+        self.length = length
+        self.passage_is_done = False
+        self.weights: list[Weights] = []
+        self._shape = (num_layers, num_heads)
+        self._share_LH, self._sink_LH, self._sink_attention_LH = (
+            torch.full(self._shape, math.nan, dtype=torch.float64) for _ in range(3)
+        )
+
+    def add(self, layer: LayerAttention) -> None:
+        """Take one layer of a forward of one window."""
+        values = head_values(layer.v_BTKD, layer.wo_HDC)
+        of_head = summarize_contributions(layer.rows, values, top=0)
+        of_layer = summarize_contributions(layer.rows, values, level="layer", top=0)
+        heads = list(layer.heads)
+        for table_LH, found_H in (
+            (self._share_LH, of_layer.share_BHT.double().mean((0, 2))),
+            (self._sink_LH, of_head.sink_share_H),
+            (self._sink_attention_LH, of_head.sink_attention_H),
+        ):
+            table_LH[layer.layer, heads] = table_LH[layer.layer, heads].nan_to_num() + found_H.cpu()
+        if not self.passage_is_done:
+            self._keep_passage(layer)
+
+    def _keep_passage(self, layer: LayerAttention) -> None:
+        T = self.length
+        p_BHTT = layer.rows(0, T)
+        values = head_values(layer.v_BTKD[:, :T], layer.wo_HDC)
+        of_layer = contribution_weights(p_BHTT, values, level="layer")
+        of_head = contribution_weights(p_BHTT, values).weight_BHRJ[0].cpu()
+        self.weights.append(
+            _weights(f"layer {layer.layer}, all heads", p_BHTT[0].mean(0).cpu(), of_layer.token_BRJ[0].cpu())
+        )
+        for place, head in enumerate(layer.heads):
+            self.weights.append(_weights(head_name(layer.layer, head), p_BHTT[0, place].cpu(), of_head[place]))
+
+    def means(self, num_windows: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Share of the layer, contribution of the first position, attention on it, (L, H); NaN for pruned heads."""
+        return (
+            self._share_LH / num_windows,
+            self._sink_LH / num_windows,
+            self._sink_attention_LH / num_windows,
+        )
+
+
+def _weights(name: str, attention_TT: Tensor, contribution_TT: Tensor) -> Weights:
+    return Weights(name=name, by_measure=(("attention", attention_TT), ("contribution", contribution_TT)))
+
+
+def _passage_length(num_layers: int, num_heads: int, wanted: int, tokens_NT: Tensor) -> int:
+    """As many tokens as asked for, if their weights are not too large: two 16-bit numbers a pair of tokens and head."""
+    pairs = _PASSAGE_BYTES * 3 / 4 / (4 * num_layers * (num_heads + 1))
+    return max(1, min(wanted, tokens_NT.shape[1], int(math.sqrt(2 * pairs))))
+
+
+def _all_static(num_layers: int, num_heads: int, T: int) -> Calibration:
+    """The statistics of a model without live heads: nothing is known."""
+
+    def unknown(*shape: int) -> Tensor:
+        return torch.full((num_layers, num_heads, *shape), math.nan, dtype=torch.float64)
+
+    P = min(T, 64)
+    return Calibration(
+        variance_LH=unknown(),
+        kl_LH=unknown(),
+        neg_entropy_LH=unknown(),
+        column_mass_LHT=unknown(T),
+        diagonal_mass_LHT=unknown(T),
+        entropy_LH=unknown(),
+        mean_map_LHPP=unknown(P, P),
+        live_LH=torch.zeros(num_layers, num_heads, dtype=torch.bool),
+        record=CalibrationRecord(0, T),
+    )
+
+
+def _known(metrics: Sequence[Metric]) -> Iterator[Metric]:
+    """The metrics that are known of some head; the attention on the first token comes with the contributions."""
+    for metric in metrics:
+        if metric.name != "sink mass" and metric.values_LH.isfinite().any():
+            yield metric
+
+
+def _marks(model: ReportedModel) -> dict[Head, Mark]:
+    return {
+        (layer, head): "static before"
+        for layer, attention in enumerate(model.attentions)
+        for head in attention.static_heads
+    }
+
+
+def _body(
+    model: ReportedModel,
+    maps: HeadMaps,
+    tokens_NT: Tensor,
+    source: str,
+    words: Sequence[str],
+    contributions: _Contributions,
+) -> Iterator[str]:
+    num_layers, num_heads = maps.shape
+    N, T = tokens_NT.shape
+    yield "<header>"
+    yield markup.heading(model.name, 1)
+    yield markup.paragraph(f"Measured on {N} windows of {T:,} tokens of {source}.", "faint")
+    yield markup.cards(
+        [("layers", f"{num_layers}"), ("heads a layer", f"{num_heads}"), ("static heads", f"{len(maps.marks)}")]
+    )
+    yield markup.facts(model.facts)
+    yield "</header>"
+    yield markup.heading("Heads")
+    yield markup.paragraph(
+        "A head adds to its layer the values of the tokens, each multiplied by its attention. Attention says how much "
+        "of a value is taken; the contribution weight says how much of the output comes from it: attention times the "
+        "length of the value, along the direction of the output. The contributions to a head's output sum to 1, and a "
+        "value that points against the output contributes less than nothing."
+    )
+    yield head_explorer(maps, f"heads of {model.name}")
+    yield markup.heading("A passage, word by word")
+    yield markup.paragraph(f"The first {len(words)} tokens of the first window.", "faint")
+    yield passage(words, contributions.weights, f"passage of {source}")
+    yield markup.heading("All heads")
+    yield markup.table(
+        ("head", "static", *(metric.name for metric in maps.metrics)),
+        (
+            (
+                head_name(layer, head),
+                "static" if (layer, head) in maps.marks else "",
+                *(_number(metric.values_LH[layer, head].item()) for metric in maps.metrics),
+            )
+            for layer in range(num_layers)
+            for head in range(num_heads)
+        ),
+    )
+    yield f"<footer>Written by saf_titan {__version__}.</footer>"
+
+
+def _number(value: float) -> str:
+    """Nothing for a number that is not known, so that it is sorted behind all others."""
+    return f"{value:.4g}" if math.isfinite(value) else ""
