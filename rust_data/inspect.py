@@ -94,7 +94,7 @@ def inspect(path: Path, num_documents: int = 2, digest: bool = True) -> None:
         note += f", {source['error']}" if source.get("error") else ""
         print(f"from {source['file']}: {source['documents']} documents{note}")
     first = next((shard for split in manifest["splits"].values() for shard in split["shards"]), None)
-    if first and tokenizer["name"] in BUNDLED:
+    if first:
         _print_documents(path / first["file"], num_documents)
 
 
@@ -104,8 +104,10 @@ def _print_shard(path: Path, header: dict[str, Any]) -> None:
 
 
 def _print_documents(path: Path, count: int) -> None:
-    tokenizer = Tokenizer("gpt2")
-    if _native.read_header(path)["tokenizer_sha256"] != tokenizer.sha256:
+    """Print the first documents of a shard, if it was made with a bundled tokenizer."""
+    digest = _native.read_header(path)["tokenizer_sha256"]
+    tokenizer = next((known for known in map(Tokenizer, BUNDLED) if known.sha256 == digest), None)
+    if tokenizer is None:
         return
     for number, ids in enumerate(documents_of(path, count)):
         text = " ".join(tokenizer.decode(ids).split())

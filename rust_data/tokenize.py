@@ -164,7 +164,9 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="file, folder, glob or sample:edu")
     add("--out", required=True, type=place, metavar="DIR", help="where the shards go")
-    add("--tokenizer", default="gpt2", metavar="NAME|PATH", help="gpt2, cl100k_base, ..., a file (default: gpt2)")
+    add(
+        "--tokenizer", default="gpt2", metavar="NAME|PATH", help="gpt2, bytes, cl100k_base, ..., a file (default: gpt2)"
+    )
     add("--column", default="text", help="column or field with the text (default: text)")
     add("--shard-tokens", type=count, default=100_000_000, metavar="N", help="tokens a shard (default: 100M)")
     add("--val-tokens", type=count, default=10_000_000, metavar="N", help="tokens of the val split (default: 10M)")

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from rust_data.arrow import MapColumn
 
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
-BUNDLED = ("gpt2", "r50k_base")
+BUNDLED = ("gpt2", "r50k_base", "bytes")
+BYTES = Path(__file__).parent / "assets" / "bytes" / "tokenizer.json"
+"""A token for each byte, and the end of text."""
 FROM_TIKTOKEN = ("cl100k_base", "o200k_base", "p50k_base")
 
 
@@ -25,13 +27,13 @@ class Tokenizer:
     """A tokenizer by name or from a file.
 
     Args:
-        name: "gpt2" or "r50k_base" (bundled); "cl100k_base", "o200k_base" or "p50k_base" (their ranks come
-            through the installed tiktoken); the path of a byte-level BPE `tokenizer.json` or of a
-            `.tiktoken` file of one of the named encodings.
+        name: "gpt2" or "r50k_base" (bundled); "bytes" (bundled: a token for each of the 256 bytes); "cl100k_base",
+            "o200k_base" or "p50k_base" (their ranks come through the installed tiktoken); the path of a byte-level
+            BPE `tokenizer.json` or of a `.tiktoken` file of one of the named encodings.
 
     Raises:
-        ValueError: if there is no such tokenizer, or if a part of its `tokenizer.json` would give other ids than Hugging
-            Face `tokenizers` does; the message names the part.
+        ValueError: if there is no such tokenizer, or if a part of its `tokenizer.json` would give other ids than
+            Hugging Face `tokenizers` does; the message names the part.
 
     >>> ids, offsets = Tokenizer("gpt2").encode_batch(["hello world", ""])
     >>> ids.tolist(), offsets.tolist()
@@ -139,6 +141,8 @@ class Tokenizer:
 
 
 def _load(name: str) -> _native.Tokenizer:
+    if name == "bytes":
+        return _native.Tokenizer.from_tokenizer_json(BYTES)
     if name in BUNDLED:
         return _native.Tokenizer.gpt2()
     if name in FROM_TIKTOKEN:

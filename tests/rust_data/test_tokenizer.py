@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tiktoken
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rust_data.tokenizer import _CL100K_PATTERN, _O200K_PATTERN, Tokenizer
+from rust_data.tokenizer import _CL100K_PATTERN, _O200K_PATTERN, BYTES, Tokenizer
 from tests.rust_data.conftest import EOT, tokenizer_json
 
 MAX_EXAMPLES = int(os.environ.get("RUST_DATA_MAX_EXAMPLES", "200"))
@@ -202,3 +203,13 @@ def test_tiktoken_file(tmp_path: Path, gpt2: Tokenizer) -> None:
     path.write_text("".join(lines[:-1]))
     with pytest.raises(ValueError, match="ranks without a pattern"):
         Tokenizer(path)
+
+
+def test_bytes_are_their_own_ids() -> None:
+    tokenizer = Tokenizer("bytes")
+    assert (tokenizer.name, tokenizer.vocab_size, tokenizer.eot) == ("bytes", 257, 256)
+    text = "caf\u00e9\n  <|endoftext|> \U0001f600"
+    assert tokenizer.encode(text).tolist() == list(text.encode())
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    reference = tokenizers.Tokenizer.from_file(str(BYTES))
+    assert reference.decode(list(text.encode()), skip_special_tokens=False) == text
