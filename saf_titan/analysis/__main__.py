@@ -4,8 +4,8 @@
     python -m saf_titan.analysis sinks MODEL --text FILE [--out FILE]
     python -m saf_titan.analysis interventions MODEL --text FILE --out DIR
 
-MODEL is a run's folder, which stands for its newest checkpoint, a checkpoint, a folder of transformers, or a .gguf file.
-What is said about the work goes to standard error, tables alone to standard output.
+MODEL is a run's folder, which stands for its newest checkpoint, a checkpoint, a folder of transformers, or a .gguf
+file. What is said about the work goes to standard error, tables alone to standard output.
 """
 
 from __future__ import annotations
@@ -177,9 +177,9 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = main.add_subparsers(required=True, metavar="command")
 
-    command = commands.add_parser("contributions", help="what every head and key contributes to the output of attention")
+    command = commands.add_parser("contributions", help="what heads and keys contribute to the output of attention")
     _add_model(command, sequences=4, length=256)
-    command.add_argument("--query", type=_WHOLE, metavar="I", help="also the keys of this position of the first sequence")
+    command.add_argument("--query", type=_WHOLE, metavar="I", help="also the keys of this position of sequence 0")
     command.add_argument("--out", type=Path, metavar="FILE", help="the numbers as JSON, with those by key and by lag")
     command.set_defaults(run=contributions)
 

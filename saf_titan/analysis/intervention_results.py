@@ -6,13 +6,14 @@ import csv
 import json
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from saf_titan.analysis.interventions import EdgeWay, Harm, Study, areas
+from saf_titan.analysis.interventions import EdgeWay, Harm, Side, Study, areas
 from saf_titan.analysis.tables import number, text_table
 
 REFERENCE = "attention"
@@ -23,72 +24,82 @@ _VALUES = {"nll_rise": "nll_P", "kl": "kl_P", "flips": "flips_P"}
 WAYS = {"value": "values set to zero", "edge": "edges cut before the softmax", "mean": "values set to their mean"}
 
 
+_Area = tuple[Tensor, Tensor, Tensor]
+"""Rise of the loss, KL and flips, each (P,): means over the shares of keys and over seeds."""
+
+
 class Line(NamedTuple):
-    """One measure under one way of removal: areas over the shares of keys, by sequence, means over seeds."""
+    """One measure under one way of removal."""
 
     metric: str
-    top: tuple[Tensor, Tensor, Tensor]
-    """Rise of the loss, KL and flips, each (P,), from the top."""
-    bottom: tuple[Tensor, Tensor, Tensor] | None
-    seed_deviation: float
+    areas: Mapping[Side, _Area]
+    """From the top and from the bottom, those that were measured."""
+    seed_deviation: Mapping[Side, float]
     """Standard deviation over seeds of the mean rise; NaN for one seed."""
 
 
 def ranking(study: Study, way: EdgeWay, spares_first: bool) -> list[Line]:
-    """The measures, those that find the most harmful keys first (by the rise of the loss, area over the shares)."""
-    by_metric: dict[str, dict[str, list[tuple[Tensor, ...]]]] = defaultdict(lambda: defaultdict(list))
-    for (metric, _, its_way, spares, side), found in areas(study.harms):
+    """The measures, the best first: the one whose top keys do most harm, or, without a top, whose bottom does least."""
+    found: dict[str, dict[Side, list[_Area]]] = defaultdict(lambda: defaultdict(list))
+    for (metric, _, its_way, spares, side), area in areas(study.harms):
         if (its_way, spares) == (way, spares_first):
-            by_metric[metric][side].append(found)
+            found[metric][side].append(area)
     lines = []
-    for metric, sides in by_metric.items():
-        mean = {side: tuple(torch.stack(x).mean(0) for x in zip(*seeds, strict=True)) for side, seeds in sides.items()}
-        rises = torch.stack([found[0].mean() for found in sides.get("top", [])])
-        deviation = rises.std().item() if len(rises) > 1 else float("nan")
-        lines.append(Line(metric, mean["top"], mean.get("bottom"), deviation))  # type: ignore[arg-type]
-    return sorted(lines, key=lambda line: -line.top[0].mean().item())
+    for metric, sides in found.items():
+        means, deviations = {}, {}
+        for side, seeds in sides.items():
+            rise, kl, flips = (torch.stack(values).mean(0) for values in zip(*seeds, strict=True))
+            means[side] = (rise, kl, flips)
+            deviations[side] = _deviation(torch.stack([area[0].mean() for area in seeds]))
+        lines.append(Line(metric, means, deviations))
+    first: Side = "top" if "top" in study.settings.sides else "bottom"
+    return sorted(lines, key=lambda line: line.areas[first][0].mean().item(), reverse=first == "top")
 
 
 def ranking_lines(study: Study, way: EdgeWay, spares_first: bool, *, is_terminal: bool = False) -> list[str]:
-    """A table of the measures. +- is the standard deviation over sequences, of the difference to attention its error."""
+    """Tables of the measures, one for each side.
+
+    The first +- is the standard deviation over sequences, that of the difference to attention its standard error.
+    """
     lines = ranking(study, way, spares_first)
-    reference = next((line for line in lines if line.metric == REFERENCE), None)
-    rows = []
-    for line in lines:
-        difference = "-"
-        if reference is not None and line.metric != REFERENCE:
-            values_P = line.top[0] - reference.top[0]
-            difference = f"{values_P.mean():+.3f} +- {_deviation(values_P) / len(values_P) ** 0.5:.3f}"
-        rows.append(
-            [
-                line.metric,
-                f"{line.top[0].mean():+.3f} +- {_deviation(line.top[0]):.3f}",
-                number(line.seed_deviation),
-                difference,
-                number(line.top[1].mean().item()),
-                number(line.top[2].mean().item()),
-                "-"
-                if line.bottom is None
-                else f"{line.bottom[0].mean():+.3f} +- {_deviation(line.bottom[0]):.3f}",
-            ]
-        )
-    first = "the first position is kept" if spares_first else "the first position may go"
-    columns = ("metric", "top: loss rises", "over seeds", "against attention", "KL", "flips", "bottom: loss rises")
-    return [f"{WAYS[way]}, {first}", *text_table(columns, rows, bold_rows=(0,), is_terminal=is_terminal)]
+    found = [f"{WAYS[way]}, {'the first position is kept' if spares_first else 'the first position may go'}"]
+    for side in study.settings.sides:
+        reference = next((line.areas[side][0] for line in lines if line.metric == REFERENCE), None)
+        rows = []
+        for line in lines:
+            rise_P, kl_P, flips_P = line.areas[side]
+            difference = "-"
+            if reference is not None and line.metric != REFERENCE:
+                values_P = rise_P - reference
+                difference = f"{values_P.mean():+.3f} +- {_deviation(values_P) / len(values_P) ** 0.5:.3f}"
+            rows.append(
+                [
+                    line.metric,
+                    f"{rise_P.mean():+.3f} +- {_deviation(rise_P):.3f}",
+                    number(line.seed_deviation[side]),
+                    difference,
+                    number(kl_P.mean().item()),
+                    number(flips_P.mean().item()),
+                ]
+            )
+        columns = (f"{side} keys by", "loss rises by", "over seeds", "more than attention", "KL", "flips")
+        found += text_table(columns, rows, is_terminal=is_terminal)
+    return found
 
 
 def share_lines(study: Study, way: EdgeWay, spares_first: bool, *, is_terminal: bool = False) -> list[str]:
-    """The rise of the loss from the top at every share of keys, mean over sequences and seeds."""
-    cells: dict[str, dict[float, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
+    """The rise of the loss at every share of keys, mean over sequences and seeds."""
+    cells: dict[tuple[str, Side, float], list[Tensor]] = defaultdict(list)
     for harm in study.harms:
-        if (harm.way, harm.spares_first, harm.side) == (way, spares_first, "top"):
-            cells[harm.metric][harm.fraction].append(harm.nll_P)
-    fractions = study.settings.fractions
+        if (harm.way, harm.spares_first) == (way, spares_first):
+            cells[harm.metric, harm.side, harm.fraction].append(harm.nll_P)
+    columns = list(product(study.settings.sides, study.settings.fractions))
     rows = [
-        [line.metric, *(number(torch.stack(cells[line.metric][f]).mean().item(), sign=True) for f in fractions)]
+        [line.metric, *(number(torch.stack(cells[line.metric, *at]).mean().item(), sign=True) for at in columns)]
         for line in ranking(study, way, spares_first)
     ]
-    return text_table(("top, share of keys", *(f"{f:.0%}" for f in fractions)), rows, is_terminal=is_terminal)
+    names = [f"{side} {fraction:.0%}" for side, fraction in columns]
+    return text_table(("loss rises by", *names), rows, is_terminal=is_terminal)
 
 
 def _deviation(values_P: Tensor) -> float:
@@ -117,5 +128,3 @@ def _plain(harm: Harm) -> dict[str, Any]:
     return {name: getattr(harm, name) for name in _SETTING} | {
         name: getattr(harm, attribute).tolist() for name, attribute in _VALUES.items()
     }
-
-

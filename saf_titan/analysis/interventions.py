@@ -275,16 +275,18 @@ class _Removing:
         return head_outputs(edit_edges(layer.rows(), removed, self._way, visible_TT=visible_TT), layer.v_BTKD)
 
 
-def areas(harms: Sequence[Harm]) -> Iterator[tuple[tuple[str, int, EdgeWay, bool, Side], tuple[Tensor, ...]]]:
+def areas(
+    harms: Sequence[Harm],
+) -> Iterator[tuple[tuple[str, int, EdgeWay, bool, Side], tuple[Tensor, Tensor, Tensor]]]:
     """Means over the shares of keys, by everything else: the rise of the loss, KL and flips, each (P,)."""
     groups: dict[tuple[str, int, EdgeWay, bool, Side], list[Harm]] = {}
     for harm in harms:
         groups.setdefault((harm.metric, harm.seed, harm.way, harm.spares_first, harm.side), []).append(harm)
     for key, members in groups.items():
-        yield key, tuple(torch.stack([getattr(one, name) for one in members]).mean(0) for name in _MEASURED)
-
-
-_MEASURED = ("nll_P", "kl_P", "flips_P")
+        rise_P, kl_P, flips_P = (
+            torch.stack([getattr(one, name) for one in members]).mean(0) for name in ("nll_P", "kl_P", "flips_P")
+        )
+        yield key, (rise_P, kl_P, flips_P)
 
 
 def measured_positions(length: int, count: int) -> Tensor:

@@ -68,9 +68,7 @@ def _of_transformers(path: Path, dtype: str) -> AnalysedDecoder:
     )
 
 
-def _of_checkpoint(
-    path: Path, length: int, config: Path | None, tokenizer: str | None, dtype: str
-) -> AnalysedDecoder:
+def _of_checkpoint(path: Path, length: int, config: Path | None, tokenizer: str | None, dtype: str) -> AnalysedDecoder:
     # torchtitan takes long to import
     from saf_titan.generate.cached_model import length_limit
     from saf_titan.generate.checkpoint import find_source, load_for_generation
