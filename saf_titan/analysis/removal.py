@@ -20,22 +20,46 @@ import torch
 from torch import Tensor
 
 from saf_titan.analysis.patterns import using_patterns
+from saf_titan.ops.attention_stats import hidden_keys
 
 Way = Literal["value", "edge", "token"]
+EdgeWay = Literal["value", "edge", "mean"]
+"""How single edges from queries to keys are removed; see `edit_edges`."""
 Predict = Callable[[Tensor], Tensor]
 """Maps which tokens are removed, bool (B, T), to the probabilities of K outcomes, (B, K)."""
 
 
 def edit_patterns(p_BHTT: Tensor, removed_BT: Tensor, way: Way) -> Tensor:
-    """Return attention patterns without the removed keys: "value" leaves a gap in each row, "edge" closes it.
+    """Return attention patterns without the removed keys; see `edit_edges`.
 
-    A row whose keys are all removed is zero. Raises ValueError for the way "token", which is no change of a pattern.
+    Raises ValueError for the way "token", which is no change of a pattern.
     """
-    if way not in ("value", "edge"):
+    if way == "token":
         raise ValueError(f'way = {way!r} does not change patterns; "value" and "edge" do')
-    kept = p_BHTT.masked_fill(removed_BT[:, None, None, :], 0.0)
+    return edit_edges(p_BHTT, removed_BT[:, None, None, :], way)
+
+
+def edit_edges(p_BHTT: Tensor, removed_BXTT: Tensor, way: EdgeWay, *, visible_TT: Tensor | None = None) -> Tensor:
+    """Return attention patterns without the removed edges from queries to keys.
+
+    Args:
+        removed_BXTT: bool; dimensions of size 1 stand for all heads, or all queries.
+        way: "value" leaves a gap in each row, as if the values were zero there; "edge" closes the gap, as if the scores
+            were -inf; "mean" fills it with the mean of the values that the query sees.
+        visible_TT: true where a query sees a key; by default, where the key is not later.
+
+    A row that loses all its edges is zero by the ways "value" and "edge". Raises ValueError for another way.
+    """
+    if way not in get_args(EdgeWay):
+        raise ValueError(f"way = {way!r} is not one of {', '.join(get_args(EdgeWay))}")
+    kept = p_BHTT.masked_fill(removed_BXTT, 0.0)
     if way == "value":
         return kept
+    if way == "mean":
+        if visible_TT is None:
+            visible_TT = ~hidden_keys(0, p_BHTT.shape[-1], None, p_BHTT.device)
+        gap_BHT1 = p_BHTT.masked_fill(~removed_BXTT, 0.0).sum(-1, keepdim=True)
+        return kept + gap_BHT1 * (visible_TT / visible_TT.sum(-1, keepdim=True)).to(kept.dtype)
     mass = kept.sum(-1, keepdim=True)
     return torch.where(mass > 0, kept / mass, 0.0)
 

@@ -29,6 +29,7 @@ from transformers.utils import logging
 
 from saf_titan.analysis.replacement import replacement_lines, replacement_losses
 from saf_titan.config import load_config
+from saf_titan.data.excerpts import Excerpts
 from saf_titan.fields.command_line import Parser, run_command, value_of
 from saf_titan.fields.convert import field_types
 from saf_titan.fields.ranges import Range
@@ -38,7 +39,7 @@ from saf_titan.hf.finetune import FinetuneSettings
 from saf_titan.hf.finetune import finetune as run_finetuning
 from saf_titan.hf.measure import calibrate_model, compensate, text_loss, write_weights
 from saf_titan.hf.model import load
-from saf_titan.hf.text import Windows, shard_windows, text_windows
+from saf_titan.hf.text import shard_windows, text_windows
 from saf_titan.hf.tokenizer_files import opening_ids, read_tokenizer
 from saf_titan.run.resume import model_identity, read_freeze, require_same_model
 from saf_titan.saf.calibrate.calibration import Calibration
@@ -228,7 +229,7 @@ def _require_no_plan(model: Any, name: str) -> None:
         raise ValueError(f"{name} has a plan of {len(model.plan.heads)} static heads already: give the ordinary model")
 
 
-def _windows(args: argparse.Namespace, model: Any) -> Windows:
+def _windows(args: argparse.Namespace, model: Any) -> Excerpts:
     limit = getattr(model.config, "max_position_embeddings", None)
     if limit is not None and args.length > limit:
         raise ValueError(f"--length {args.length}, but the model has positions for {limit} tokens")
@@ -241,7 +242,7 @@ def _windows(args: argparse.Namespace, model: Any) -> Windows:
     return shard_windows(args.data, args.sequences, args.length, vocab_size=model.config.vocab_size, opening=opening)
 
 
-def _behind(windows: Windows) -> str:
+def _behind(windows: Excerpts) -> str:
     """What to say of the ids that each window begins with."""
     if not windows.opening:
         return ""

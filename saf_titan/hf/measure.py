@@ -39,12 +39,8 @@ class _ModelProbe(Probe[Tensor]):
 
     @property
     def norms(self) -> Sequence[nn.Module | None]:
-        """Gemma and Olmo 2 put an RMS norm between the attention and the residual stream; Llama's norm of the same
-        name comes behind that sum."""
-        return [
-            cast(Any, block).post_attention_layernorm if hasattr(block, "post_feedforward_layernorm") else None
-            for block in self.blocks
-        ]
+        norms: Sequence[nn.Module | None] = cast(Any, self.model).attention_norms
+        return norms
 
 
 def calibrate_model(

@@ -79,6 +79,17 @@ class StaticHeadsMixin:
         return [model.get_submodule(path.rpartition(".")[0]) for path in paths]
 
     @property
+    def attention_norms(self) -> list[nn.Module | None]:
+        """For each layer the RMS norm between its attention and the residual stream, or None.
+
+        Gemma and OLMo 2 have one; Llama's norm of the same name comes behind the sum with the residual stream.
+        """
+        return [
+            cast(Any, block).post_attention_layernorm if hasattr(block, "post_feedforward_layernorm") else None
+            for block in self.blocks
+        ]
+
+    @property
     def fitted_length(self) -> int | None:
         """The longest sequence that the patterns of the static heads are defined for; None for no limit."""
         # a pruned head has no pattern, and bears any length

@@ -5,30 +5,14 @@ Legend: N windows, T time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from saf_titan.data.corpus import open_corpus
+from saf_titan.data.excerpts import Excerpts, cut_excerpts, read_utf8
 from saf_titan.hf.tokenizer_files import opening_ids, read_tokenizer
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Windows of one stream of tokens that do not overlap, each behind the ids that the model's texts begin with."""
-
-    tokens_NT: Tensor
-    """int64."""
-    positions: tuple[int, ...]
-    """Where each window begins in the stream, in tokens."""
-    source: str
-    opening: tuple[int, ...] = ()
-    """The ids before every window: a model that was trained with <bos> before each text is another one without."""
 
 
 def longest_text(model: Any) -> int | None:
@@ -40,20 +24,17 @@ def longest_text(model: Any) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def text_windows(path: Path, model: str | Path, num_windows: int | None, length: int) -> Windows:
+def text_windows(path: Path, model: str | Path, num_windows: int | None, length: int) -> Excerpts:
     """Windows of a text file by the tokenizer that lies beside a model, which also says how a text begins.
 
     num_windows: that many, spread evenly over the text; None: all of them.
     length: tokens of a window, those that it begins with included.
     Raises ValueError for a file that is no UTF-8 text or too short, and for a model without a tokenizer.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+    text = read_utf8(path)
     tokenizer = read_tokenizer(model)
     ids = np.asarray(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64)
-    return _windows(
+    return cut_excerpts(
         lambda start, stop: ids[start:stop],
         len(ids),
         num_windows,
@@ -65,7 +46,7 @@ def text_windows(path: Path, model: str | Path, num_windows: int | None, length:
 
 def shard_windows(
     folder: Path, num_windows: int | None, length: int, *, vocab_size: int, opening: tuple[int, ...] = ()
-) -> Windows:
+) -> Excerpts:
     """Windows of the held-out split of a folder that `rust_data.tokenize` wrote.
 
     opening: the ids that each window begins with, which count for its length; see `opening_ids`.
@@ -78,29 +59,4 @@ def shard_windows(
             "tokenizer of the model"
         )
     source = f"the split val of {folder}"
-    return _windows(stream.read, len(stream), num_windows, length, source=source, opening=opening)
-
-
-def _windows(
-    read: Callable[[int, int], Any],
-    num_tokens: int,
-    num_windows: int | None,
-    length: int,
-    *,
-    source: str,
-    opening: tuple[int, ...],
-) -> Windows:
-    fresh = length - len(opening)
-    if fresh < 1:
-        raise ValueError(f"--length {length}, but {len(opening)} tokens come before every text of this model")
-    possible = num_tokens // fresh
-    if possible < (num_windows or 1):
-        raise ValueError(
-            f"{source} has {num_tokens:,} tokens, too few for {num_windows or 1} windows of {length}: give a longer "
-            "text, or lower --sequences or --length"
-        )
-    chosen = possible if num_windows is None else num_windows
-    starts = [int(n * possible / chosen) * fresh for n in range(chosen)]
-    begin = np.asarray(opening, dtype=np.int64)
-    rows = [np.concatenate([begin, read(start, start + fresh)]) for start in starts]
-    return Windows(torch.from_numpy(np.stack(rows)), tuple(starts), source, opening)
+    return cut_excerpts(stream.read, len(stream), num_windows, length, source=source, opening=opening)

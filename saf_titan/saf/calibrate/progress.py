@@ -1,4 +1,4 @@
-"""Progress of a calibration in words, with the time that is left."""
+"""Progress of a calibration, or of other work in stages, in words, with the time that is left."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ class TimedProgress:
     """A `capture.Progress` that writes a line now and then: "calibration: forward 3/16, 40 s left"."""
 
     def __init__(
-        self, write: Callable[[str], object], *, every: float, clock: Callable[[], float] = time.monotonic
+        self,
+        write: Callable[[str], object],
+        *,
+        every: float,
+        work: str = "calibration",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """every: the least number of seconds between two lines. The time left is of the stage, at its pace so far."""
-        self._write, self._every, self._clock = write, every, clock
+        """every: the least number of seconds between two lines. The time left is of the stage, at its pace so far.
+
+        work: what each line begins with.
+        """
+        self._write, self._every, self._work, self._clock = write, every, work, clock
         self._written = self._called = clock()
         self._starts: dict[str, float] = {}
 
@@ -25,4 +33,4 @@ class TimedProgress:
         if now - self._written >= self._every:
             self._written = now
             left = (now - start) / done * (total - done)
-            self._write(f"calibration: {stage} {done}/{total}, {left:.0f} s left")
+            self._write(f"{self._work}: {stage} {done}/{total}, {left:.0f} s left")

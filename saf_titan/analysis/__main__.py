@@ -1,0 +1,226 @@
+"""What attention heads contribute, what their sinks do, and which keys carry the predictions.
+
+    python -m saf_titan.analysis contributions MODEL --text FILE [--out FILE]
+    python -m saf_titan.analysis sinks MODEL --text FILE [--out FILE]
+    python -m saf_titan.analysis interventions MODEL --text FILE --out DIR
+
+MODEL is a run's folder, which stands for its newest checkpoint, a checkpoint, a folder of transformers, or a .gguf
+file. What is said about the work goes to standard error, tables alone to standard output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from saf_titan.fields.command_line import Parser, run_command, value_of
+from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE, Range
+
+if TYPE_CHECKING:
+    from saf_titan.analysis.decoder import AnalysedDecoder
+    from saf_titan.data.excerpts import Excerpts
+
+
+def contributions(args: argparse.Namespace) -> int:
+    decoder, excerpts = _open(args)
+    from saf_titan.analysis.contribution_tables import measure_contributions, query_lines, token_shares
+    from saf_titan.analysis.tables import stdout_is_terminal
+
+    measured = measure_contributions(
+        decoder, excerpts.tokens_NT, is_behind_norm=args.behind_norm, progress=_progress("contributions")
+    )
+    print("\n".join(measured.lines(is_terminal=stdout_is_terminal())))
+    if args.query is not None:
+        if args.query >= args.length:
+            raise ValueError(f"--query {args.query}, but the sequences have the positions 0 to {args.length - 1}")
+        shares = token_shares(decoder, excerpts.tokens_NT[:1], args.query, is_behind_norm=args.behind_norm)
+        print()
+        print("\n".join(query_lines(decoder, excerpts.tokens_NT[0], shares, is_terminal=stdout_is_terminal())))
+    _write(args.out, _about(args, decoder) | measured.to_json())
+    return 0
+
+
+def sinks(args: argparse.Namespace) -> int:
+    decoder, excerpts = _open(args)
+    from saf_titan.analysis.sink_tables import measure_sinks
+    from saf_titan.analysis.tables import stdout_is_terminal
+
+    measured = measure_sinks(
+        decoder,
+        excerpts.tokens_NT,
+        eps=args.eps,
+        is_behind_norm=args.behind_norm,
+        progress=_progress("sinks"),
+    )
+    print("\n".join(measured.lines(is_terminal=stdout_is_terminal())))
+    _write(args.out, _about(args, decoder) | measured.to_json())
+    return 0
+
+
+def interventions(args: argparse.Namespace) -> int:
+    if args.out.exists() and not args.out.is_dir():
+        raise ValueError(f"{args.out} is a file: give a folder")
+    # a mistake in a name comes before the model is read
+    from saf_titan.analysis.interventions import Settings
+
+    settings = Settings(
+        grain=args.per,
+        metrics=args.metrics,
+        **({"ways": args.ways} if args.ways else {}),
+        **({"sides": args.sides} if args.sides else {}),
+        fractions=args.shares,
+        spares_first={"both": (False, True), "kept": (True,), "removable": (False,)}[args.first],
+        seeds=tuple(range(args.seeds)),
+        is_behind_norm=args.behind_norm,
+    )
+    decoder, excerpts = _open(args)
+    from saf_titan.analysis.intervention_results import ranking_lines, share_lines, write_results
+    from saf_titan.analysis.interventions import measure_interventions, measured_positions
+    from saf_titan.analysis.tables import stdout_is_terminal
+
+    rows_N = measured_positions(args.length, args.positions)
+    study = measure_interventions(
+        decoder,
+        excerpts.tokens_NT,
+        rows_N,
+        settings,
+        batch_size=args.batch_size,
+        progress=_progress("interventions"),
+    )
+    print(
+        f"{len(excerpts.tokens_NT)} sequences of {args.length} tokens, {len(rows_N)} positions of each measured, keys "
+        f"scored by {settings.grain}; loss of the whole model {study.nll_P.mean():.4f} nat"
+    )
+    for way in settings.ways:
+        for spares_first in settings.spares_first:
+            for lines in (ranking_lines, share_lines):
+                print()
+                print("\n".join(lines(study, way, spares_first, is_terminal=stdout_is_terminal())))
+    about = _about(args, decoder) | {"grain": settings.grain, "positions": rows_N.tolist()}
+    written = write_results(study, args.out, about)
+    print(f"wrote {written[0]} and {written[1]}", file=sys.stderr)
+    return 0
+
+
+def _open(args: argparse.Namespace) -> tuple[AnalysedDecoder, Excerpts]:
+    """The model, and the sequences of the text file."""
+    if not args.text.is_file():
+        raise ValueError(f"{args.text} does not exist or is no file: give a UTF-8 text")
+    from saf_titan.generate.opened import open_decoder
+
+    decoder = open_decoder(
+        args.model, length=args.length, config=args.config, tokenizer=args.tokenizer, dtype=args.dtype
+    )
+    assert decoder.read is not None
+    excerpts = decoder.read(args.text, args.sequences, args.length)
+    opening = f", each behind {' '.join(map(str, excerpts.opening))}" if excerpts.opening else ""
+    print(
+        f"{decoder.name}: {len(excerpts.tokens_NT)} sequences of {args.length} tokens of {excerpts.source}{opening}",
+        file=sys.stderr,
+    )
+    return decoder, excerpts
+
+
+def _about(args: argparse.Namespace, decoder: AnalysedDecoder) -> dict[str, Any]:
+    return {"model": decoder.name, "text": str(args.text), "sequences": args.sequences, "length": args.length}
+
+
+def _write(out: Path | None, values: dict[str, Any]) -> None:
+    if out is not None:
+        out.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+        print(f"wrote {out}", file=sys.stderr)
+
+
+def _progress(work: str) -> Any:
+    from saf_titan.saf.calibrate.progress import TimedProgress
+
+    return TimedProgress(partial(print, file=sys.stderr, flush=True), every=10.0, work=work)
+
+
+_COUNT, _WHOLE = value_of(Annotated[int, POSITIVE]), value_of(Annotated[int, NOT_NEGATIVE])
+_AT_LEAST_4 = value_of(Annotated[int, Range(low=4)])
+_SHARE = value_of(Annotated[float, Range(above=0.0, high=1.0)])
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    return tuple(_SHARE(part) for part in text.split(","))
+
+
+def _add_model(command: argparse.ArgumentParser, *, sequences: int, length: int) -> None:
+    command.add_argument("model", type=Path, metavar="MODEL")
+    command.add_argument("--text", type=Path, required=True, metavar="FILE", help="UTF-8 text")
+    command.add_argument(
+        "--sequences", type=_COUNT, default=sequences, metavar="N", help=f"spread over the text; default: {sequences}"
+    )
+    command.add_argument(
+        "--length", type=_AT_LEAST_4, default=length, metavar="T", help=f"tokens of a sequence; default: {length}"
+    )
+    command.add_argument(
+        "--behind-norm", action="store_true", help="contributions behind a norm after the heads (Gemma, OLMo 2)"
+    )
+    command.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: float32")
+    command.add_argument("--config", type=Path, metavar="FILE", help="TOML file of a run; default: the run's own")
+    command.add_argument("--tokenizer", metavar="NAME|FILE", help="of a run; default: that of its corpus")
+
+
+def parser() -> argparse.ArgumentParser:
+    main = Parser(
+        prog="python -m saf_titan.analysis", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = main.add_subparsers(required=True, metavar="command")
+
+    command = commands.add_parser("contributions", help="what heads and keys contribute to the output of attention")
+    _add_model(command, sequences=4, length=256)
+    command.add_argument("--query", type=_WHOLE, metavar="I", help="also the keys of this position of sequence 0")
+    command.add_argument("--out", type=Path, metavar="FILE", help="the numbers as JSON, with those by key and by lag")
+    command.set_defaults(run=contributions)
+
+    command = commands.add_parser("sinks", help="how much attention the first position draws, and what it does with it")
+    _add_model(command, sequences=4, length=256)
+    command.add_argument(
+        "--eps", type=_SHARE, default=0.3, metavar="X", help="mean attention that makes a head a sink; default: 0.3"
+    )
+    command.add_argument("--out", type=Path, metavar="FILE", help="the numbers as JSON")
+    command.set_defaults(run=sinks)
+
+    command = commands.add_parser("interventions", help="which measure finds the keys that carry the predictions")
+    _add_model(command, sequences=8, length=256)
+    command.add_argument("--per", choices=("token", "head"), default="token", help="keys are scored; default: token")
+    command.add_argument("--metrics", type=_words, default=(), metavar="NAME,...", help="default: all")
+    command.add_argument("--ways", type=_words, metavar="NAME,...", help="of value, edge, mean; default: all")
+    command.add_argument("--sides", type=_words, metavar="NAME,...", help="of top, bottom; default: both")
+    command.add_argument(
+        "--shares",
+        type=_shares,
+        default=(0.01, 0.05, 0.10, 0.20, 0.50),
+        metavar="X,...",
+        help="of the keys of a query; default: 0.01,0.05,0.1,0.2,0.5",
+    )
+    command.add_argument(
+        "--first", choices=("both", "kept", "removable"), default="both", help="the first position; default: both"
+    )
+    command.add_argument("--seeds", type=_COUNT, default=3, metavar="N", help="of the random control; default: 3")
+    command.add_argument(
+        "--positions", type=_COUNT, default=64, metavar="N", help="predictions measured of a sequence; default: 64"
+    )
+    command.add_argument("--batch-size", type=_COUNT, default=4, metavar="N", help="sequences at a time; default: 4")
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the results")
+    command.set_defaults(run=interventions)
+    return main
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command line; the exit status is 2, after one line, for whatever the user can mend."""
+    return run_command(parser(), argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""A decoder as analysis sees it: its attention layers, its forward, and the tokens of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from saf_titan.data.excerpts import Excerpts
+
+
+@dataclass(frozen=True)
+class AnalysedDecoder:
+    """A model that is ready for analysis; `saf_titan.generate.opened` makes one of a run, a checkpoint or a folder."""
+
+    name: str
+    attentions: Sequence[Any]
+    """The attention layers, in order."""
+    logits: Callable[[Tensor, Tensor], Tensor]
+    """Maps token ids (B, T) and the positions (N,) that are asked for to logits (B, N, V)."""
+    vocab_size: int
+    """Ids that a text can have."""
+    blocks: Sequence[nn.Module] = ()
+    """The blocks that the layers belong to; their first argument is the residual stream."""
+    norms: Sequence[Any] = ()
+    """For each layer the RMS norm between its heads and the residual stream, or None."""
+    longest: int | None = None
+    """Tokens of the longest sequence; None for no limit."""
+    read: Callable[[Path, int | None, int], Excerpts] | None = field(default=None, repr=False)
+    """Cuts a text file into (so many, or all) sequences of so many tokens."""
+    pieces: Callable[[list[int]], list[str]] | None = field(default=None, repr=False)
+    """The text of single tokens."""
+
+    def norm(self, layer: int) -> Any:
+        """The norm between the heads of a layer and the residual stream; None without one."""
+        return self.norms[layer] if self.norms else None
+
+    @torch.no_grad()
+    def run(self, tokens_BT: Tensor) -> None:
+        """A forward for those who watch its layers; only the logits of the last position are made."""
+        self.logits(tokens_BT, torch.tensor([tokens_BT.shape[1] - 1]))
+
+
+@contextmanager
+def keeping_residuals(blocks: Sequence[nn.Module]) -> Iterator[dict[int, Tensor]]:
+    """Inside the context each block leaves its input (B, T, C) under its number, until its next forward."""
+    found: dict[int, Tensor] = {}
+    with ExitStack() as stack:
+        for number, block in enumerate(blocks):
+
+            def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], number: int = number) -> None:
+                found[number] = args[0] if args else kwargs["hidden_states"]
+
+            stack.callback(block.register_forward_pre_hook(keep, with_kwargs=True).remove)
+        yield found

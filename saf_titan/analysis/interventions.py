@@ -1,0 +1,299 @@
+"""Do the keys that a measure calls important carry the predictions of a model? Edges are removed, the loss is compared.
+
+In every layer at once, the best or worst scored share of the keys of each query is taken away, in one of three ways
+(see `removal.edit_edges`). Keys are scored in the model as it is, so every way removes the same edges. A score looks at
+nothing behind its query, so no prediction sees its answer. A measure that finds the important keys does more harm from
+the top than another, and less from the bottom.
+
+A query loses ceil(share x its candidates) keys: at least one. Without the first position, that key is no candidate.
+
+Protocol after arXiv 2606.07604, whose details are not known to us. Legend: B sequences, T time (queries and keys),
+N positions whose prediction is measured, V vocabulary, X = H by head and 1 by token, P sequences of the whole text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from saf_titan.analysis.decoder import AnalysedDecoder, keeping_residuals
+from saf_titan.analysis.faithfulness import FRACTIONS
+from saf_titan.analysis.layer import LayerAttention, watching
+from saf_titan.analysis.patterns import head_outputs
+from saf_titan.analysis.removal import EdgeWay, edit_edges
+from saf_titan.analysis.scores import NEEDS_RESIDUAL, RANDOM, SCORES, Grain, ScoredLayer, random_scores
+from saf_titan.ops.attention_stats import hidden_keys
+
+Side = Literal["top", "bottom"]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to remove. Everything is combined with everything."""
+
+    grain: Grain = "token"
+    metrics: tuple[str, ...] = ()
+    """Names of `SCORES[grain]` and "random"; by default all of them."""
+    ways: tuple[EdgeWay, ...] = get_args(EdgeWay)
+    sides: tuple[Side, ...] = get_args(Side)
+    fractions: tuple[float, ...] = FRACTIONS
+    """Shares of the keys of a query, each in (0, 1]."""
+    spares_first: tuple[bool, ...] = (False, True)
+    """Whether the first position is kept."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Of the random control."""
+    is_behind_norm: bool = False
+    """Whether contributions and norms are those behind a norm between heads and residual stream."""
+
+    def __post_init__(self) -> None:
+        if self.grain not in SCORES:
+            raise ValueError(f"grain = {self.grain!r} is not one of {', '.join(SCORES)}")
+        known = (*SCORES[self.grain], RANDOM)
+        if not self.metrics:
+            object.__setattr__(self, "metrics", known)
+        for name, chosen, allowed in (
+            ("metric", self.metrics, known),
+            ("way", self.ways, get_args(EdgeWay)),
+            ("side", self.sides, get_args(Side)),
+        ):
+            if wrong := [one for one in chosen if one not in allowed]:
+                raise ValueError(f"{name} {wrong[0]!r} is not one of {', '.join(allowed)} (by {self.grain})")
+        if wrong_share := [share for share in self.fractions if not 0 < share <= 1]:
+            raise ValueError(f"a share of keys must be in (0, 1], got {wrong_share[0]}")
+        if not (self.ways and self.sides and self.fractions and self.spares_first and self.seeds):
+            raise ValueError("at least one way, side, share, choice about the first position, and seed is needed")
+
+    @property
+    def rankings(self) -> list[tuple[str, int]]:
+        """Every (metric, seed) that keys are ranked by; measures other than the control have one."""
+        return [(m, seed) for m in self.metrics for seed in (self.seeds if m == RANDOM else self.seeds[:1])]
+
+    @property
+    def removals(self) -> list[tuple[EdgeWay, bool, Side, float]]:
+        return list(product(self.ways, self.spares_first, self.sides, self.fractions))
+
+
+@dataclass(frozen=True)
+class Harm:
+    """What one removal does to the predictions of each sequence."""
+
+    metric: str
+    seed: int
+    way: EdgeWay
+    spares_first: bool
+    side: Side
+    fraction: float
+    nll_P: Tensor
+    """Rise of the loss, nats a token."""
+    kl_P: Tensor
+    """KL of the predictions to those of the whole model, KL(whole || removed), nats."""
+    flips_P: Tensor
+    """Share of positions whose likeliest token is another one, in [0, 1]."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """All removals, and the loss of the whole model, nats a token (P,)."""
+
+    settings: Settings
+    nll_P: Tensor
+    harms: list[Harm] = field(default_factory=list)
+
+
+@torch.no_grad()
+def measure_interventions(
+    decoder: AnalysedDecoder,
+    tokens_PT: Tensor,
+    rows_N: Tensor,
+    settings: Settings,
+    *,
+    batch_size: int = 4,
+    progress: Progress | None = None,
+) -> Study:
+    """Remove edges in every combination of the settings.
+
+    Args:
+        tokens_PT: sequences without padding.
+        rows_N: positions whose prediction of the next token is measured, all below T - 1.
+        batch_size: sequences at a time. The logits of the whole model, (B, N, V) in float32, and the ranks of all keys,
+            two bytes for each layer, sequence, head or not, query and key, are held at once.
+        progress: told of every forward under the stage "forward".
+
+    Raises ValueError for ALTI without the model's blocks, and for positions without a next token.
+    """
+    if len(rows_N) == 0 or int(rows_N.max()) >= tokens_PT.shape[1] - 1:
+        raise ValueError("positions to measure must exist and have a next token in the sequence")
+    if NEEDS_RESIDUAL & set(settings.metrics) and not decoder.blocks:
+        raise ValueError("ALTI needs the blocks of the model: leave the metric out")
+    num_batches = -(-len(tokens_PT) // batch_size)
+    total = num_batches * (1 + len(settings.rankings) * (1 + len(settings.removals)))
+    done = 0
+
+    def count() -> None:
+        nonlocal done
+        done += 1
+        if progress:
+            progress("forward", done, total)
+
+    parts: dict[tuple[object, ...], list[_Change]] = {}
+    losses = []
+    for start in range(0, len(tokens_PT), batch_size):
+        tokens_BT = tokens_PT[start : start + batch_size]
+        whole = _Whole(decoder, tokens_BT, rows_N)
+        losses.append(whole.nll_B)
+        count()
+        for metric, seed in settings.rankings:
+            generators = [torch.Generator().manual_seed(seed * 1_000_003 + start + b) for b in range(len(tokens_BT))]
+            ranks = _rank_keys(decoder, tokens_BT, metric, settings, generators)
+            count()
+            for removal in settings.removals:
+                with watching(decoder.attentions, _Removing(ranks, *removal)):
+                    change = whole.change(decoder.logits(tokens_BT, rows_N))
+                parts.setdefault((metric, seed, *removal), []).append(change)
+                count()
+    harms = [
+        Harm(*key, *(torch.cat(column) for column in zip(*changes, strict=True)))  # type: ignore[arg-type]
+        for key, changes in parts.items()
+    ]
+    return Study(settings, torch.cat(losses), harms)
+
+
+_Change = tuple[Tensor, Tensor, Tensor]
+
+
+class _Whole:
+    """The predictions of the model as it is."""
+
+    def __init__(self, decoder: AnalysedDecoder, tokens_BT: Tensor, rows_N: Tensor) -> None:
+        self._target_BN = tokens_BT[:, rows_N + 1]
+        self._log_p_BNV = decoder.logits(tokens_BT, rows_N).float().log_softmax(-1)
+        self._nll_BN = self._loss(self._log_p_BNV, self._target_BN)
+        self._best_BN = self._log_p_BNV.argmax(-1)
+
+    @staticmethod
+    def _loss(log_p_BNV: Tensor, target_BN: Tensor) -> Tensor:
+        return -log_p_BNV.gather(-1, target_BN.unsqueeze(-1))[..., 0].double()
+
+    @property
+    def nll_B(self) -> Tensor:
+        return self._nll_BN.mean(1).cpu()
+
+    def change(self, logits_BNV: Tensor) -> _Change:
+        """Rise of the loss, KL and flips of each sequence, (B,)."""
+        found = []
+        # one sequence at a time: the vocabulary may be large
+        for log_p_NV, logits_NV, target_N, nll_N, best_N in zip(
+            self._log_p_BNV, logits_BNV, self._target_BN, self._nll_BN, self._best_BN, strict=True
+        ):
+            new_NV = logits_NV.float().log_softmax(-1)
+            kl = (log_p_NV.exp() * (log_p_NV - new_NV)).sum(-1, dtype=torch.float64).mean()
+            rise = (self._loss(new_NV, target_N) - nll_N).mean()
+            found.append((rise, kl, (new_NV.argmax(-1) != best_N).double().mean()))
+        rise_B, kl_B, flips_B = (torch.stack(column).cpu() for column in zip(*found, strict=True))
+        return rise_B, kl_B, flips_B
+
+
+def _rank_keys(
+    decoder: AnalysedDecoder, tokens_BT: Tensor, metric: str, settings: Settings, generators: list[torch.Generator]
+) -> dict[int, Tensor]:
+    """For each layer the place of every key among those that its query sees, best first, int16 (B, X, T, T)."""
+    ranks: dict[int, Tensor] = {}
+    needs_residual = metric in NEEDS_RESIDUAL
+
+    def rank(layer: LayerAttention) -> None:
+        if metric == RANDOM:
+            scores = random_scores(layer, settings.grain, generators)
+        else:
+            x_BTC = residuals[layer.layer] if needs_residual else None
+            one = ScoredLayer(layer, decoder.norm(layer.layer), x_BTC, settings.is_behind_norm)
+            scores = SCORES[settings.grain][metric](one)
+        ranks[layer.layer] = places(scores, visible_keys(layer))
+
+    with keeping_residuals(decoder.blocks if needs_residual else ()) as residuals, watching(decoder.attentions, rank):
+        decoder.run(tokens_BT)
+    return ranks
+
+
+def visible_keys(layer: LayerAttention) -> Tensor:
+    """True where a query sees a key, (T, T)."""
+    return ~hidden_keys(0, layer.seq_len, layer.window, layer.v_BTKD.device)
+
+
+def places(scores_BXTT: Tensor, visible_TT: Tensor) -> Tensor:
+    """The place of every key in the row of its query, 0 for the best score, int16; T where the query does not see it.
+
+    Of equal scores the earlier key is better.
+    """
+    T = scores_BXTT.shape[-1]
+    order = scores_BXTT.masked_fill(~visible_TT, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+    place = torch.empty_like(order, dtype=torch.int16)
+    place.scatter_(-1, order, torch.arange(T, dtype=torch.int16, device=order.device).expand_as(order))
+    return place.masked_fill_(~visible_TT, T)
+
+
+def removed_edges(place_BXTT: Tensor, visible_TT: Tensor, *, fraction: float, side: Side, spares_first: bool) -> Tensor:
+    """True where a query loses a key: the best or worst share of the keys that it sees, rounded up.
+
+    place_BXTT: by `places`. spares_first: the first position is no candidate, and others move up in its place.
+    """
+    place = place_BXTT.int()
+    count_T1 = visible_TT.sum(-1, keepdim=True)
+    is_candidate = visible_TT
+    if spares_first:
+        place = place - (place > place[..., :1]).int()
+        is_candidate = visible_TT.clone()
+        is_candidate[:, 0] = False
+        count_T1 = is_candidate.sum(-1, keepdim=True)
+    # 10 % of 10 keys is one, whatever the float says
+    lost_T1 = (fraction * count_T1.double() - 1e-9).ceil().clamp(min=0).int()
+    chosen = place < lost_T1 if side == "top" else place >= count_T1 - lost_T1
+    return chosen & is_candidate
+
+
+class _Removing:
+    """What `watching` calls: the outputs of the heads without the removed edges."""
+
+    def __init__(self, ranks: dict[int, Tensor], way: EdgeWay, spares_first: bool, side: Side, fraction: float) -> None:
+        self._ranks, self._way, self._spares_first = ranks, way, spares_first
+        self._side, self._fraction = side, fraction
+
+    def __call__(self, layer: LayerAttention) -> Tensor:
+        visible_TT = visible_keys(layer)
+        removed = removed_edges(
+            self._ranks[layer.layer],
+            visible_TT,
+            fraction=self._fraction,
+            side=self._side,
+            spares_first=self._spares_first,
+        )
+        return head_outputs(edit_edges(layer.rows(), removed, self._way, visible_TT=visible_TT), layer.v_BTKD)
+
+
+def areas(
+    harms: Sequence[Harm],
+) -> Iterator[tuple[tuple[str, int, EdgeWay, bool, Side], tuple[Tensor, Tensor, Tensor]]]:
+    """Means over the shares of keys, by everything else: the rise of the loss, KL and flips, each (P,)."""
+    groups: dict[tuple[str, int, EdgeWay, bool, Side], list[Harm]] = {}
+    for harm in harms:
+        groups.setdefault((harm.metric, harm.seed, harm.way, harm.spares_first, harm.side), []).append(harm)
+    for key, members in groups.items():
+        rise_P, kl_P, flips_P = (
+            torch.stack([getattr(one, name) for one in members]).mean(0) for name in ("nll_P", "kl_P", "flips_P")
+        )
+        yield key, (rise_P, kl_P, flips_P)
+
+
+def measured_positions(length: int, count: int) -> Tensor:
+    """Positions whose predictions are measured: so many, evenly over the last three quarters of a sequence.
+
+    Queries near the beginning see few keys, of which even 1 % is a large share.
+    """
+    first, last = length // 4, length - 2
+    count = min(count, last - first + 1)
+    return torch.linspace(first, last, count).round().long()

@@ -1,0 +1,226 @@
+"""Sinks of a whole model on a text: by layer, by the strongest heads, and by the confidence of the prediction.
+
+Legend: B sequences, T time, L layers, H heads with an output, N positions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saf_titan.analysis.decoder import AnalysedDecoder
+from saf_titan.analysis.interventions import measured_positions
+from saf_titan.analysis.layer import LayerAttention, watching
+from saf_titan.analysis.scores import layer_values
+from saf_titan.analysis.sinks import HeadSinks, LayerSink, Parabola, by_confidence, fit_parabola, sink_effects
+from saf_titan.analysis.tables import number, text_table
+from saf_titan.heads.names import head_name
+
+Progress = Callable[[str, int, int], None]
+
+STRONGEST = 12
+"""Heads that the second table shows."""
+CONFIDENCE_POSITIONS = 64
+"""Positions of each sequence whose predictions say how confident the model is."""
+GROUPS = ("least confident third", "middle third", "most confident third")
+
+
+@dataclass(frozen=True)
+class HeadSink:
+    """What the first position does in one head; means over the queries behind it."""
+
+    name: str
+    layer: int
+    mass: float
+    weight: float
+    alignment: float
+    relative_length: float
+    """|v~_0| divided by the mean length of what else the head mixes, |u|."""
+    anti_aligned: float
+    """Share of queries whose sink points against the rest."""
+    inside: float
+    """Share of queries whose output is lowest at an attention between 0 and 1."""
+    correlation: float
+    """Of attention and contribution weight over queries, in [-1, 1]; NaN where one of them is constant."""
+    parabola: Parabola | None
+    """|o| against the attention on the sink; None where the attention hardly varies."""
+
+    @property
+    def curvature(self) -> str:
+        """Of |o| against s: "convex" or "concave" where the quadratic term is two standard errors from 0."""
+        if self.parabola is None or abs(self.parabola.quadratic) < 2 * self.parabola.quadratic_error:
+            return "-"
+        return "convex" if self.parabola.is_convex else "concave"
+
+
+@dataclass(frozen=True)
+class ModelSinks:
+    """The sinks of a model: each head, and each layer by the confidence of the prediction."""
+
+    eps: float
+    heads: list[HeadSink]
+    groups: dict[str, list[float]]
+    """Figures of layers that have a sink, by `GROUPS`; empty without one."""
+
+    @property
+    def sinks(self) -> list[HeadSink]:
+        """Heads whose mean attention on the first position is above eps."""
+        return [head for head in self.heads if head.mass > self.eps]
+
+    def lines(self, *, is_terminal: bool = False) -> list[str]:
+        """Three tables: layers, strongest heads, confidence."""
+        found = [
+            f"{len(self.sinks)} of {len(self.heads)} heads are sinks: mean attention on the first key > {self.eps}"
+        ]
+        columns = ("", "heads", "sinks", *_FIGURES.values(), "convex", "concave")
+        layers = sorted({head.layer for head in self.heads})
+        members = {f"layer {layer}": [head for head in self.heads if head.layer == layer] for layer in layers}
+        members |= {"all heads": self.heads, "sinks": self.sinks}
+        rows = [self._row(name, heads) for name, heads in members.items() if heads]
+        found += text_table(columns, rows, is_terminal=is_terminal)
+        strongest = sorted(self.heads, key=lambda head: -head.mass)[:STRONGEST]
+        columns = ("head", *_FIGURES.values(), "length of the output")
+        rows = [
+            [head.name, *(number(getattr(head, name), sign=name in _SIGNED) for name in _FIGURES), head.curvature]
+            for head in strongest
+        ]
+        found += ["", *text_table(columns, rows, is_terminal=is_terminal)]
+        if self.groups:
+            rows = [[name, *(number(value) for value in values)] for name, values in self.groups.items()]
+            title = "layers with a sink, by the probability of the likeliest next token"
+            found += ["", title, *text_table(("", *GROUPS), rows, is_terminal=is_terminal)]
+        return found
+
+    def _row(self, name: str, heads: list[HeadSink]) -> list[str]:
+        means = [
+            number(_mean([getattr(head, figure) for head in heads]), sign=figure in _SIGNED) for figure in _FIGURES
+        ]
+        curvatures = [head.curvature for head in heads]
+        counts = [str(curvatures.count(kind)) for kind in ("convex", "concave")]
+        return [name, str(len(heads)), str(sum(head.mass > self.eps for head in heads)), *means, *counts]
+
+    def to_json(self) -> dict[str, Any]:
+        heads = [
+            {name: getattr(head, name) for name in ("name", *_FIGURES)}
+            | {"curvature": head.curvature}
+            | ({} if head.parabola is None else {"parabola": vars(head.parabola)})
+            for head in self.heads
+        ]
+        # JSON has no NaN
+        heads = [
+            {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in head.items()}
+            for head in heads
+        ]
+        return {"eps": self.eps, "heads": heads, "by_confidence": self.groups}
+
+
+_FIGURES = {
+    "mass": "attention",
+    "weight": "weight",
+    "correlation": "correlation",
+    "alignment": "cosine",
+    "anti_aligned": "cosine < 0",
+    "relative_length": "length ratio",
+    "inside": "0 < s* < 1",
+}
+_SIGNED = ("weight", "correlation", "alignment")
+
+
+@torch.no_grad()
+def measure_sinks(
+    decoder: AnalysedDecoder,
+    tokens_BT: Tensor,
+    *,
+    eps: float = 0.3,
+    is_behind_norm: bool = False,
+    progress: Progress | None = None,
+) -> ModelSinks:
+    """Measure what the first position does in every head, in O(T) memory for each head.
+
+    eps: mean attention that makes a head a sink.
+    """
+    heads: list[HeadSink] = []
+    layers: list[LayerSink] = []
+
+    def look(layer: LayerAttention) -> None:
+        values = layer_values(layer, decoder.norm(layer.layer) if is_behind_norm else None)
+        of_heads, of_layer = sink_effects(layer.rows, values)
+        found = [_head(head_name(layer.layer, head), layer.layer, of_heads, h) for h, head in enumerate(layer.heads)]
+        heads.extend(found)
+        if any(head.mass > eps for head in found):
+            layers.append(of_layer)
+        if progress:
+            progress("layer", layer.layer + 1, len(decoder.attentions))
+
+    with watching(decoder.attentions, look):
+        decoder.run(tokens_BT)
+    return ModelSinks(eps, heads, _groups(decoder, tokens_BT, layers) if layers else {})
+
+
+def _head(name: str, layer: int, found: HeadSinks, h: int) -> HeadSink:
+    # the first query sees nothing else
+    mass, weight, alignment, rest, output, lowest = (
+        x_BHT[:, h, 1:].flatten()
+        for x_BHT in (
+            found.mass_BHT,
+            found.weight_BHT,
+            found.alignment_BHT,
+            found.rest_norm_BHT,
+            found.output_norm_BHT,
+            found.lowest.mass,
+        )
+    )
+    known = ~(alignment.isnan() | weight.isnan())
+    inside = ((lowest > 0) & (lowest < 1))[known]
+    return HeadSink(
+        name=name,
+        layer=layer,
+        mass=mass.mean().item(),
+        weight=weight[known].mean().item(),
+        alignment=alignment[known].mean().item(),
+        relative_length=(found.sink_norm_BH[:, h].double().mean() / rest[known].mean()).item(),
+        anti_aligned=(alignment[known] < 0).double().mean().item(),
+        inside=inside.double().mean().item(),
+        correlation=_correlation(mass[known], weight[known]),
+        parabola=fit_parabola(mass, output) if mass.std() > 0.01 else None,
+    )
+
+
+def _correlation(x_N: Tensor, y_N: Tensor) -> float:
+    if len(x_N) < 3:
+        return math.nan
+    x, y = x_N - x_N.mean(), y_N - y_N.mean()
+    scale = (x.norm() * y.norm()).item()
+    return (x @ y).item() / scale if scale > 0 else math.nan
+
+
+def _groups(decoder: AnalysedDecoder, tokens_BT: Tensor, layers: list[LayerSink]) -> dict[str, list[float]]:
+    """Figures of the layers with a sink, in three groups of positions by the confidence of their prediction."""
+    rows_N = measured_positions(tokens_BT.shape[1], CONFIDENCE_POSITIONS)
+    # one sequence at a time: the vocabulary may be large
+    confidence_BN = torch.stack(
+        [decoder.logits(row_T.unsqueeze(0), rows_N)[0].float().softmax(-1).amax(-1) for row_T in tokens_BT]
+    ).cpu()
+
+    def grouped(values: list[Tensor]) -> list[float]:
+        mean_BT = torch.stack(values).mean(0)
+        return by_confidence(mean_BT[:, rows_N].flatten().cpu(), confidence_BN.flatten())
+
+    return {
+        "probability of the likeliest token": by_confidence(confidence_BN.flatten().double(), confidence_BN.flatten()),
+        "weight of the first position": grouped([one.weight_BT for one in layers]),
+        "cosine of its part and the rest": grouped([one.alignment_BT for one in layers]),
+        "length of the output, |o|": grouped([one.output_norm_BT for one in layers]),
+        "without the first position, |o_rest|": grouped([one.rest_norm_BT for one in layers]),
+        "|o| / |o_rest|": grouped([one.output_norm_BT / one.rest_norm_BT for one in layers]),
+    }
+
+
+def _mean(values: list[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan

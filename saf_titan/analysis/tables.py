@@ -1,0 +1,39 @@
+"""Aligned tables of text, with colour where the output is a terminal."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Collection, Sequence
+
+
+def number(value: float, digits: int = 3, *, sign: bool = False) -> str:
+    """A number with so many decimals; "-" for NaN."""
+    return "-" if math.isnan(value) else f"{value:{'+' if sign else ''}.{digits}f}"
+
+
+def text_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, bold_rows: Collection[int] = (), is_terminal: bool = False
+) -> list[str]:
+    """Lines of a table: the first column to the left, the others to the right, two spaces between columns.
+
+    bold_rows, and the heading, stand out where `is_terminal` is true; otherwise the text has no control characters.
+    """
+    widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if n == 0 else cell.rjust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (columns, *rows)
+    ]
+    if is_terminal:
+        marked = {0, *(n + 1 for n in bold_rows)}
+        lines = [f"\x1b[1m{line}\x1b[0m" if n in marked else line for n, line in enumerate(lines)]
+    return lines
+
+
+def stdout_is_terminal() -> bool:
+    """Whether standard output shows control characters; NO_COLOR asks for none."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
