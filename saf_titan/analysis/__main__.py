@@ -1,8 +1,10 @@
-"""What attention heads contribute, what their sinks do, and which keys carry the predictions.
+"""What attention heads contribute, what their sinks do, which keys carry the predictions, and a page about it all.
 
     python -m saf_titan.analysis contributions MODEL --text FILE [--out FILE]
     python -m saf_titan.analysis sinks MODEL --text FILE [--out FILE]
     python -m saf_titan.analysis interventions MODEL --text FILE --out DIR
+    python -m saf_titan.analysis report RUN [--text FILE] [--out FILE]
+    python -m saf_titan.analysis report MODEL --text FILE --out FILE
 
 MODEL is a run's folder, which stands for its newest checkpoint, a checkpoint, a folder of transformers, or a .gguf
 file. What is said about the work goes to standard error, tables alone to standard output.
@@ -106,6 +108,34 @@ def interventions(args: argparse.Namespace) -> int:
     return 0
 
 
+def report(args: argparse.Namespace) -> int:
+    from saf_titan.report.rows import METRICS_FILE
+    from saf_titan.report.write import write_report
+
+    is_run = (args.model / METRICS_FILE).is_file()
+    if not is_run and args.text is None:
+        raise ValueError(
+            f"{args.model} is no run's folder (it has no {METRICS_FILE}), so a report needs a text: give --text FILE"
+        )
+    if not is_run and args.out is None:
+        raise ValueError("give --out FILE: only a run's report has a place of its own, in the folder of the run")
+    if args.text is None:
+        print(write_report(args.model, out=args.out))
+        return 0
+    decoder, excerpts = _open(args)
+    from saf_titan.report import markup
+    from saf_titan.report.model_page import model_sections, write_model_report
+
+    measure = {"passage_tokens": args.passage, "progress": _progress("report")}
+    if is_run:
+        sections = model_sections(decoder, excerpts, **measure)
+        title = markup.heading(f"Attention of {decoder.name}")
+        print(write_report(args.model, out=args.out, more=[title, *sections]))
+    else:
+        print(write_model_report(decoder, excerpts, args.out, **measure))
+    return 0
+
+
 def _open(args: argparse.Namespace) -> tuple[AnalysedDecoder, Excerpts]:
     """The model, and the sequences of the text file."""
     if not args.text.is_file():
@@ -154,9 +184,9 @@ def _shares(text: str) -> tuple[float, ...]:
     return tuple(_SHARE(part) for part in text.split(","))
 
 
-def _add_model(command: argparse.ArgumentParser, *, sequences: int, length: int) -> None:
+def _add_model(command: argparse.ArgumentParser, *, sequences: int, length: int, needs_text: bool = True) -> None:
     command.add_argument("model", type=Path, metavar="MODEL")
-    command.add_argument("--text", type=Path, required=True, metavar="FILE", help="UTF-8 text")
+    command.add_argument("--text", type=Path, required=needs_text, metavar="FILE", help="UTF-8 text")
     command.add_argument(
         "--sequences", type=_COUNT, default=sequences, metavar="N", help=f"spread over the text; default: {sequences}"
     )
@@ -214,6 +244,14 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--batch-size", type=_COUNT, default=4, metavar="N", help="sequences at a time; default: 4")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the results")
     command.set_defaults(run=interventions)
+
+    command = commands.add_parser("report", help="a page about a run, or about a model on a text")
+    _add_model(command, sequences=4, length=256, needs_text=False)
+    command.add_argument(
+        "--passage", type=_COUNT, default=64, metavar="N", help="tokens shown word by word; default: 64"
+    )
+    command.add_argument("--out", type=Path, metavar="FILE", help="the page; default: report.html in a run's folder")
+    command.set_defaults(run=report)
     return main
 
 

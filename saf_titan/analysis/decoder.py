@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from saf_titan.data.excerpts import Excerpts
+from saf_titan.saf.plan.plan import StaticPlan
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class AnalysedDecoder:
     """The blocks that the layers belong to; their first argument is the residual stream."""
     norms: Sequence[Any] = ()
     """For each layer the RMS norm between its heads and the residual stream, or None."""
+    plan: StaticPlan | None = None
+    """The patterns of the static heads; None if every head is live."""
     longest: int | None = None
     """Tokens of the longest sequence; None for no limit."""
     read: Callable[[Path, int | None, int], Excerpts] | None = field(default=None, repr=False)

@@ -64,7 +64,8 @@ def _of_transformers(path: Path, dtype: str) -> AnalysedDecoder:
         norms=model.attention_norms,
         longest=longest_text(model),
         read=lambda file, number, length: text_windows(file, path, number, length),
-        pieces=opened.tokenizer.convert_ids_to_tokens,
+        pieces=partial(_words, opened.tokenizer),
+        plan=model.plan,
     )
 
 
@@ -103,8 +104,16 @@ def _of_checkpoint(path: Path, length: int, config: Path | None, tokenizer: str 
         longest=length_limit(model)[0],
         read=read,
         pieces=partial(_pieces, encoder),
+        plan=source.plan,
     )
 
 
 def _pieces(encoder: Any, ids: list[int]) -> list[str]:
     return [encoder.decode_bytes([token]).decode("utf-8", "replace") for token in ids]
+
+
+def _words(tokenizer: Any, ids: list[int]) -> list[str]:
+    """The text of single tokens, with the space that sentencepiece's kind of tokenizer drops at the start of a text."""
+    texts = [tokenizer.decode([token]) for token in ids]
+    marks = [(piece or "").startswith("\u2581") for piece in tokenizer.convert_ids_to_tokens(ids)]
+    return [f" {text}" if mark and not text.startswith(" ") else text for text, mark in zip(texts, marks, strict=True)]

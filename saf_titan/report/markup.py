@@ -6,6 +6,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from saf_titan import __version__
+
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
@@ -30,6 +32,10 @@ def page(title: str, body: Iterable[str]) -> str:
         files(__package__).joinpath(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")
     )
     return _PAGE.format(title=escape(title), style=style, script=script, body="\n".join(body))
+
+
+def footer() -> str:
+    return f"<footer>Written by saf_titan {__version__}.</footer>"
 
 
 def heading(text: str, level: int = 2) -> str:

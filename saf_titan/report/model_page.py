@@ -1,23 +1,23 @@
 """The page of a model: what its heads attend to and contribute on a text, without a run around it.
 
-Legend: N windows of the text, T time, L layers, H query heads, P blocks of the pooled attention maps.
+Legend: N sequences of the text, T time, L layers, H query heads, P blocks of the pooled attention maps.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from saf_titan import __version__
 from saf_titan.analysis.contribution import contribution_weights, head_values
 from saf_titan.analysis.contribution_summary import summarize_contributions
+from saf_titan.analysis.decoder import AnalysedDecoder
 from saf_titan.analysis.layer import LayerAttention, watching
+from saf_titan.data.excerpts import Excerpts
 from saf_titan.heads.names import Head, head_name
 from saf_titan.report import markup
 from saf_titan.report.explorer import head_explorer
@@ -27,65 +27,64 @@ from saf_titan.report.write import write_page
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.calibrate.calibration import Calibration, CalibrationRecord
 from saf_titan.saf.calibrate.capture import Progress
-from saf_titan.saf.plan.plan import StaticPlan
 
 _PASSAGE_BYTES = 6 << 20
 """A passage holds the weights of every head; it becomes shorter where they would take more than this."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReportedModel:
-    """A model, and what the page must be told of it."""
-
-    name: str
-    facts: Sequence[tuple[str, str]]
-    """Names and values for the head of the page."""
-    attentions: Sequence[Any]
-    """Attention layers in order; see `analysis.layer.watching`."""
-    forward: Callable[[Tensor], object]
-    """Runs windows (N, T) through the model, in eval mode and without gradients."""
-    words: Callable[[Sequence[int]], list[str]]
-    """The text of each of some token ids."""
-    plan: StaticPlan | None
-
-
 def write_model_report(
-    model: ReportedModel,
-    tokens_NT: Tensor,
+    decoder: AnalysedDecoder,
+    excerpts: Excerpts,
     out: str | Path,
     *,
-    source: str,
     passage_tokens: int = 64,
     progress: Progress | None = None,
 ) -> Path:
-    """Measure a model on windows of a text and write the page; return its path.
+    """Measure a model on a text, write the page, and return its path; see `model_sections`.
+
+    Raises ValueError as `model_sections` does, and if the page cannot be written.
+    """
+    path = Path(out)
+    body = [
+        "<header>",
+        markup.heading(decoder.name, 1),
+        "</header>",
+        *model_sections(decoder, excerpts, passage_tokens=passage_tokens, progress=progress),
+        markup.footer(),
+    ]
+    write_page(path, markup.page(f"{decoder.name}: attention", body))
+    return path
+
+
+def model_sections(
+    decoder: AnalysedDecoder, excerpts: Excerpts, *, passage_tokens: int = 64, progress: Progress | None = None
+) -> list[str]:
+    """Measure a model on a text and return the sections of a page: the heads, a passage, and a table of all heads.
 
     Args:
-        tokens_NT: at least two windows, int64, that fit the model and its patterns.
-        source: the name of the text.
-        passage_tokens: the beginning of the first window is shown word by word, this many tokens of it, or fewer where
-            the page would become too large.
+        excerpts: at least two sequences that fit the model and its patterns.
+        passage_tokens: the beginning of the first sequence is shown word by word, this many tokens of it, or fewer
+            where the page would become too large.
         progress: called with (stage, done, total).
 
     Attention statistics are of live heads; contributions are of all heads but pruned ones. Raises ValueError as
-    `saf.calibrate` does, and if the page cannot be written.
+    `saf.calibrate` does.
     """
-    num_layers, num_heads = len(model.attentions), model.attentions[0].num_heads
-    live = any(len(attention.static_heads) < num_heads for attention in model.attentions)
-    if live:
-        calibration = calibrate(model.attentions, [tokens_NT], model.forward, source=source, progress=progress)
+    tokens_NT, attentions = excerpts.tokens_NT, decoder.attentions
+    N, T = tokens_NT.shape
+    num_layers, num_heads = len(attentions), attentions[0].num_heads
+    if any(len(attention.static_heads) < num_heads for attention in attentions):
+        calibration = calibrate(attentions, [tokens_NT], decoder.run, source=excerpts.source, progress=progress)
     else:
-        calibration = _all_static(num_layers, num_heads, tokens_NT.shape[1])
-    contributions = _Contributions(
-        num_layers, num_heads, _passage_length(num_layers, num_heads, passage_tokens, tokens_NT)
-    )
-    for n in range(len(tokens_NT)):
-        with watching(model.attentions, contributions.add):
-            model.forward(tokens_NT[n : n + 1])
-        contributions.passage_is_done = True
+        calibration = _all_static(num_layers, num_heads, T)
+    found = _Contributions(num_layers, num_heads, _passage_length(num_layers, num_heads, min(passage_tokens, T)))
+    for n in range(N):
+        with watching(attentions, found.add):
+            decoder.run(tokens_NT[n : n + 1])
+        found.passage_is_done = True
         if progress:
-            progress("contributions", n + 1, len(tokens_NT))
-    share_LH, sink_LH, sink_attention_LH = contributions.means(len(tokens_NT))
+            progress("contributions", n + 1, N)
+    share_LH, sink_LH, sink_attention_LH = found.means(N)
     maps = HeadMaps(
         metrics=(
             *_known(metrics_of(calibration)),
@@ -106,15 +105,12 @@ def write_model_report(
                 values_LH=share_LH,
             ),
         ),
-        marks=_marks(model),
-        pictures=pictures_of(calibration, model.plan),
+        marks=_marks(attentions),
+        pictures=pictures_of(calibration, decoder.plan),
     )
-    words = model.words(tokens_NT[0, : contributions.length].tolist())
-    path = Path(out)
-    write_page(
-        path, markup.page(f"{model.name}: attention", _body(model, maps, tokens_NT, source, words, contributions))
-    )
-    return path
+    assert decoder.pieces is not None
+    words = decoder.pieces(tokens_NT[0, : found.length].tolist())
+    return list(_sections(decoder.name, maps, excerpts, words, found.weights))
 
 
 class _Contributions:
@@ -169,10 +165,10 @@ def _weights(name: str, attention_TT: Tensor, contribution_TT: Tensor) -> Weight
     return Weights(name=name, by_measure=(("attention", attention_TT), ("contribution", contribution_TT)))
 
 
-def _passage_length(num_layers: int, num_heads: int, wanted: int, tokens_NT: Tensor) -> int:
+def _passage_length(num_layers: int, num_heads: int, wanted: int) -> int:
     """As many tokens as asked for, if their weights are not too large: two 16-bit numbers a pair of tokens and head."""
     pairs = _PASSAGE_BYTES * 3 / 4 / (4 * num_layers * (num_heads + 1))
-    return max(1, min(wanted, tokens_NT.shape[1], int(math.sqrt(2 * pairs))))
+    return max(1, min(wanted, int(math.sqrt(2 * pairs))))
 
 
 def _all_static(num_layers: int, num_heads: int, T: int) -> Calibration:
@@ -202,32 +198,21 @@ def _known(metrics: Sequence[Metric]) -> Iterator[Metric]:
             yield metric
 
 
-def _marks(model: ReportedModel) -> dict[Head, Mark]:
+def _marks(attentions: Sequence[Any]) -> dict[Head, Mark]:
     return {
-        (layer, head): "static before"
-        for layer, attention in enumerate(model.attentions)
-        for head in attention.static_heads
+        (layer, head): "static before" for layer, attention in enumerate(attentions) for head in attention.static_heads
     }
 
 
-def _body(
-    model: ReportedModel,
-    maps: HeadMaps,
-    tokens_NT: Tensor,
-    source: str,
-    words: Sequence[str],
-    contributions: _Contributions,
+def _sections(
+    name: str, maps: HeadMaps, excerpts: Excerpts, words: Sequence[str], weights: Sequence[Weights]
 ) -> Iterator[str]:
     num_layers, num_heads = maps.shape
-    N, T = tokens_NT.shape
-    yield "<header>"
-    yield markup.heading(model.name, 1)
-    yield markup.paragraph(f"Measured on {N} windows of {T:,} tokens of {source}.", "faint")
+    N, T = excerpts.tokens_NT.shape
+    yield markup.paragraph(f"Measured on {N} sequences of {T:,} tokens of {excerpts.source}.", "faint")
     yield markup.cards(
         [("layers", f"{num_layers}"), ("heads a layer", f"{num_heads}"), ("static heads", f"{len(maps.marks)}")]
     )
-    yield markup.facts(model.facts)
-    yield "</header>"
     yield markup.heading("Heads")
     yield markup.paragraph(
         "A head adds to its layer the values of the tokens, each multiplied by its attention. Attention says how much "
@@ -235,10 +220,10 @@ def _body(
         "length of the value, along the direction of the output. The contributions to a head's output sum to 1, and a "
         "value that points against the output contributes less than nothing."
     )
-    yield head_explorer(maps, f"heads of {model.name}")
+    yield head_explorer(maps, f"heads of {name}")
     yield markup.heading("A passage, word by word")
-    yield markup.paragraph(f"The first {len(words)} tokens of the first window.", "faint")
-    yield passage(words, contributions.weights, f"passage of {source}")
+    yield markup.paragraph(f"The first {len(words)} tokens of the first sequence.", "faint")
+    yield passage(words, weights, f"passage of {excerpts.source}")
     yield markup.heading("All heads")
     yield markup.table(
         ("head", "static", *(metric.name for metric in maps.metrics)),
@@ -252,7 +237,6 @@ def _body(
             for head in range(num_heads)
         ),
     )
-    yield f"<footer>Written by saf_titan {__version__}.</footer>"
 
 
 def _number(value: float) -> str:

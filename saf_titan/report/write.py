@@ -1,9 +1,9 @@
 """Put a report together and write it as one HTML file."""
 
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 
-from saf_titan import __version__
 from saf_titan.report import markup, sections
 from saf_titan.report.event import read_events
 from saf_titan.report.run_log import read_run
@@ -11,7 +11,9 @@ from saf_titan.report.run_log import read_run
 REPORT_FILE = "report.html"
 
 
-def write_report(run_folder: str | Path, *, heads: int = 8, out: str | Path | None = None) -> Path:
+def write_report(
+    run_folder: str | Path, *, heads: int = 8, out: str | Path | None = None, more: Iterable[str] = ()
+) -> Path:
     """Write the report of a run and return the path of the page.
 
     The run may be unfinished, and the last line of its metrics.jsonl half written. Figures are part of the page, which
@@ -21,6 +23,7 @@ def write_report(run_folder: str | Path, *, heads: int = 8, out: str | Path | No
         run_folder: a run's dump_folder, with metrics.jsonl in it.
         heads: number of static heads of each freeze whose patterns are drawn.
         out: path of the page; `report.html` in the run's folder unless given.
+        more: further sections, behind those of the run.
 
     Raises:
         ValueError: the folder holds no metrics.jsonl that can be read, or the page cannot be written.
@@ -31,8 +34,7 @@ def write_report(run_folder: str | Path, *, heads: int = 8, out: str | Path | No
     body = [*sections.header(log, events), *sections.loss(log), *sections.circuits(log)]
     for event in events:
         body += sections.freeze(log, event, heads)
-    body += sections.undone(log)
-    body.append(f"<footer>Written by saf_titan {__version__}.</footer>")
+    body += [*sections.undone(log), *more, markup.footer()]
     path = Path(out) if out is not None else folder / REPORT_FILE
     write_page(path, markup.page(f"{folder.resolve().name}: training report", body))
     return path

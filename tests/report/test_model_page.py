@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from saf_titan.analysis.contribution import contribution_weights, head_values
+from saf_titan.analysis.decoder import AnalysedDecoder
 from saf_titan.analysis.layer import LayerAttention, watching
+from saf_titan.data.excerpts import Excerpts
 from saf_titan.hf.measure import calibrate_model
-from saf_titan.report.model_page import ReportedModel, write_model_report
+from saf_titan.report.model_page import write_model_report
 from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.settings import PlanSettings
 from tests.hf.test_use import frozen_model
@@ -22,15 +24,18 @@ from tests.hf.tiny import our_model, tokens
 HEADS = [f"L{layer}H{head}" for layer in range(2) for head in range(4)]
 
 
-def reported(model: Any) -> ReportedModel:
-    return ReportedModel(
-        name="tiny",
-        facts=[("file", "tiny")],
-        attentions=model.attentions,
-        forward=lambda tokens_NT: torch.no_grad()(model)(input_ids=tokens_NT, use_cache=False),
-        words=lambda ids: [f"w{i}" for i in ids],
-        plan=model.plan,
+def decoder_of(model: Any) -> AnalysedDecoder:
+    def logits(tokens_NT: torch.Tensor, rows_N: torch.Tensor) -> torch.Tensor:
+        return model(input_ids=tokens_NT, use_cache=False, logits_to_keep=rows_N).logits
+
+    return AnalysedDecoder(
+        "tiny", model.attentions, logits, vocab_size=50, pieces=lambda ids: [f"w{i}" for i in ids], plan=model.plan
     )
+
+
+def write(model: Any, tokens_NT: torch.Tensor, folder: Path, **settings: Any) -> Path:
+    excerpts = Excerpts(tokens_NT, tuple(range(len(tokens_NT))), "text")
+    return write_model_report(decoder_of(model), excerpts, folder / "page.html", **settings)
 
 
 def data_of(path: Path) -> list[dict[str, Any]]:
@@ -49,7 +54,7 @@ def metric(heads: dict[str, Any], name: str) -> list[float]:
 @pytest.mark.parametrize("model_type", ["gpt2", "gemma3_text"])
 def test_numbers_of_the_page(tmp_path: Path, model_type: str, content: str) -> None:
     model, tokens_NT = frozen_model(model_type, content=content), tokens(3)
-    path = write_model_report(reported(model), tokens_NT, tmp_path / "page.html", source="text", passage_tokens=6)
+    path = write(model, tokens_NT, tmp_path, passage_tokens=6)
     heads, words = data_of(path)
     text = path.read_text()
     static = {head.name for head in model.plan.heads}
@@ -107,7 +112,7 @@ def test_a_model_without_live_heads(tmp_path: Path) -> None:
     model = our_model("llama")
     calibration = calibrate_model(model, tokens())
     model.set_plan(make_plan(calibration, PlanSettings(rate=1.0, max_fit_kl=100.0, selector="variance")))
-    path = write_model_report(reported(model), tokens(2), tmp_path / "page.html", source="text")
+    path = write(model, tokens(2), tmp_path)
     heads, _ = data_of(path)
     assert [drawn["name"] for drawn in heads["metrics"]] == [
         "attention on the first token",
@@ -121,9 +126,9 @@ def test_a_model_without_live_heads(tmp_path: Path) -> None:
 def test_a_large_model_has_a_shorter_passage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("saf_titan.report.model_page._PASSAGE_BYTES", 2000)
     model = frozen_model("llama")
-    path = write_model_report(reported(model), tokens(2), tmp_path / "page.html", source="text")
+    path = write(model, tokens(2), tmp_path)
     _, words = data_of(path)
     # base64 fills up each of 2 x 10 strings to a multiple of four letters
     assert sum(len(cells) for entry in words["weights"] for cells in entry) <= 2000 + 20 * 3
-    (shown,) = re.findall(r"The first (\d+) tokens of the first window", path.read_text())
+    (shown,) = re.findall(r"The first (\d+) tokens of the first sequence", path.read_text())
     assert 1 < int(shown) < 24
