@@ -34,12 +34,12 @@ def write_report(run_folder: str | Path, *, heads: int = 8, out: str | Path | No
     body += sections.undone(log)
     body.append(f"<footer>Written by saf_titan {__version__}.</footer>")
     path = Path(out) if out is not None else folder / REPORT_FILE
-    _write(path, markup.page(f"{folder.resolve().name}: training report", body))
+    write_whole(path, markup.page(f"{folder.resolve().name}: training report", body))
     return path
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file completely or not at all."""
+def write_whole(path: Path, text: str) -> None:
+    """Write a file completely or not at all; raise ValueError if it cannot be written."""
     unfinished = path.with_name(f"{path.name}.part")
     try:
         unfinished.write_text(text, encoding="utf-8")
@@ -48,6 +48,5 @@ def _write(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             unfinished.unlink(missing_ok=True)
         raise ValueError(
-            f"{path}: the report cannot be written ({error.strerror}); mend that, or write it elsewhere with "
-            f"`python -m saf_titan.report RUN_FOLDER --out FILE`"
+            f"{path}: the report cannot be written ({error.strerror}); mend that, or write it elsewhere with --out FILE"
         ) from error
