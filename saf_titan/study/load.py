@@ -87,7 +87,7 @@ def _section(kind: type[Section], table: Any, source: str, problems: list[Proble
     settings = {name: table[name] for name in table if takes_settings and name in _SECTIONS}
     own = {name: value for name, value in table.items() if name not in settings}
     values = defaults | _values(kind, own, source, problems)
-    return kind(**values, settings=settings) if takes_settings else kind(**values)
+    return kind(**values, **({"settings": settings} if takes_settings else {}))
 
 
 def _values(

@@ -127,8 +127,16 @@ def json_text(plan: StudyPlan, results: list[ArmResult]) -> str:
             summary[name] = _finite(parts) | {"n": len(values.values)}
         arms.append({"name": result.arm.name, "runs": runs, "summary": summary})
     study = plan.study
-    head = {"study": study.file.stem, "title": study.title, "config": study.config, "seeds": list(plan.seeds)}
-    head |= {"baseline": study.baseline_name, "confidence": CONFIDENCE, "version": __version__, "columns": COLUMNS}
+    head: dict[str, Any] = {
+        "study": study.file.stem,
+        "title": study.title,
+        "config": study.config,
+        "seeds": list(plan.seeds),
+        "baseline": study.baseline_name,
+        "confidence": CONFIDENCE,
+        "version": __version__,
+        "columns": COLUMNS,
+    }
     return json.dumps({**head, "arms": arms}, indent=1, allow_nan=False) + "\n"
 
 

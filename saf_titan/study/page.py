@@ -26,11 +26,7 @@ def page_text(plan: StudyPlan, results: list[ArmResult]) -> str:
         for result in sorted(shown, key=lambda result: result.arm.name != baseline)
     ]
     missing = [result.arm.name for result in results if not result.runs]
-    columns = [
-        name
-        for name in COLUMNS
-        if name in ("final", "change", "perplexity") or any(r.column(name).values for r in shown)
-    ]
+    columns = [name for name in COLUMNS if any(result.column(name).values for result in shown)]
     rows = [[r.arm.name, str(len(r.runs)), *(cell(name, r.column(name)) for name in columns)] for r in shown]
     lead = [
         markup.paragraph(study.title),
@@ -51,7 +47,6 @@ def page_text(plan: StudyPlan, results: list[ArmResult]) -> str:
         ),
     ]
     if missing:
-        lead.append(
-            markup.paragraph(f"{count(len(missing), 'arm')} without a finished run: {', '.join(missing)}.", "note")
-        )
+        text = f"{count(len(missing), 'arm')} without a finished run: {', '.join(missing)}."
+        lead.append(markup.paragraph(text, "note"))
     return comparison(study.title or study.file.stem, groups, lead=lead)
