@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
@@ -16,6 +15,7 @@ from saf_titan.report import markup
 from saf_titan.report.compare_figures import difference_figure, head_map, loss_figure
 from saf_titan.report.event import read_events
 from saf_titan.report.format import count, loss_text, seconds_text, short
+from saf_titan.report.group import Group
 from saf_titan.report.run_log import RunLog, read_run
 from saf_titan.report.sections import progress
 from saf_titan.report.summary import final_validation, step_time
@@ -25,22 +25,6 @@ COMPARISON_FILE = "comparison.html"
 
 Slot = tuple[int, int]
 """(layer, head)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """Runs that differ by their seed at most."""
-
-    name: str
-    logs: tuple[RunLog, ...]
-    """The runs, from the step on that is to be shown."""
-    before: tuple[RunLog, ...] = ()
-    """The same runs with the steps that they were branched from, in the same order; empty: as `logs`. From these the
-    speed before a freeze is taken."""
-
-    @property
-    def with_parents(self) -> tuple[RunLog, ...]:
-        return self.before or self.logs
 
 
 def write_comparison(folders: Sequence[Path], out: Path) -> Path:

@@ -6,7 +6,7 @@ Legend: L layers, H query heads, N points of a common axis.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -16,11 +16,9 @@ from matplotlib.ticker import MaxNLocator
 
 from saf_titan.report.drawing import DIVERGED, GREY, STYLE, WIDTH, running_mean, to_svg
 from saf_titan.report.format import short
+from saf_titan.report.group import Group
 from saf_titan.report.run_log import RunLog
 from saf_titan.report.summary import final_validation
-
-if TYPE_CHECKING:
-    from saf_titan.report.compare import Group
 
 _COLOURS = ("#8b93a0", "#3b7dc0", "#d9822b", "#3a9a5c", "#b5476b", "#7a5cc0", "#a08a2c", "#2f9aa0")
 """The baseline is grey. With more groups the colours come again with another line style."""

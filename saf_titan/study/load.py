@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from saf_titan.config import ConfigError, Problem, RunConfig
 from saf_titan.config.packaged import STUDIES, find_config
@@ -16,8 +16,6 @@ from saf_titan.config.toml_file import read_toml
 from saf_titan.fields.convert import Mismatch, convert, field_types, is_section, to_toml_value
 from saf_titan.fields.errors import nearest
 from saf_titan.study.schema import Arm, Launch, Parent, Study
-
-Section = TypeVar("Section", Launch, Parent, Arm)
 
 _SECTIONS = tuple(name for name, hint in field_types(RunConfig).items() if is_section(hint))
 """Sections of a run's configuration."""
@@ -39,8 +37,8 @@ def load_study(path: str | Path) -> Study:
         raise ConfigError(problems)
     source = str(file)
     parts: dict[str, Any] = {
-        "launch": _section(Launch, table.pop("launch", {}), f"{source}: [launch]", problems),
-        "parent": _section(Parent, table.pop("parent", {}), f"{source}: [parent]", problems),
+        "launch": Launch(**_section(Launch, table.pop("launch", {}), f"{source}: [launch]", problems)),
+        "parent": Parent(**_section(Parent, table.pop("parent", {}), f"{source}: [parent]", problems)),
         "arm": tuple(_arms(table.pop("arm", []), source, problems)),
         "set": _set(table.pop("set", {}), source, problems),
     }
@@ -63,7 +61,7 @@ def _arms(tables: Any, source: str, problems: list[Problem]) -> Iterator[Arm]:
         place = arm_source(source, name) if isinstance(name, str) and name else f"{source}: arm {number}"
         if isinstance(table, dict) and "name" not in table:
             problems.append(Problem(place, "name", "", "is missing: give the arm a name of its own"))
-        yield _section(Arm, table, place, problems, name="")
+        yield Arm(**{"name": "", **_section(Arm, table, place, problems)})
 
 
 def arm_source(source: str, name: str) -> str:
@@ -78,16 +76,15 @@ def _set(table: Any, source: str, problems: list[Problem]) -> dict[str, Any]:
     return {}
 
 
-def _section(kind: type[Section], table: Any, source: str, problems: list[Problem], **defaults: Any) -> Section:
+def _section(kind: type, table: Any, source: str, problems: list[Problem]) -> dict[str, Any]:
     """Read a table of the study's own; sections of a run's configuration in it become its `settings`."""
     if not isinstance(table, dict):
         problems.append(Problem(source, "", to_toml_value(table), "must be a table"))
-        return kind(**defaults)
+        return {}
     takes_settings = "settings" in field_types(kind)
     settings = {name: table[name] for name in table if takes_settings and name in _SECTIONS}
     own = {name: value for name, value in table.items() if name not in settings}
-    values = defaults | _values(kind, own, source, problems)
-    return kind(**values, **({"settings": settings} if takes_settings else {}))
+    return _values(kind, own, source, problems) | ({"settings": settings} if takes_settings else {})
 
 
 def _values(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from saf_titan.report import markup
-from saf_titan.report.compare import Group, comparison
+from saf_titan.report.compare import comparison
 from saf_titan.report.format import count
+from saf_titan.report.group import Group
 from saf_titan.study.output import cell, title
 from saf_titan.study.plan import StudyPlan
 from saf_titan.study.results import ArmResult
@@ -29,7 +30,6 @@ def page_text(plan: StudyPlan, results: list[ArmResult]) -> str:
     columns = [name for name in COLUMNS if any(result.column(name).values for result in shown)]
     rows = [[r.arm.name, str(len(r.runs)), *(cell(name, r.column(name)) for name in columns)] for r in shown]
     lead = [
-        markup.paragraph(study.title),
         markup.facts(
             [
                 ("base configuration", study.config),

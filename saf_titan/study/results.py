@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
+from saf_titan.report.rows import ValidationRow
 from saf_titan.report.run_log import RunLog, joined
 from saf_titan.report.summary import StepTime, step_time, validation_at
 from saf_titan.study.plan import StudyPlan, StudyRun
@@ -74,6 +75,11 @@ def _read(run: StudyRun) -> RunResult | None:
     final, log = final_loss(run), log_of(run.folder)
     if math.isnan(final) or log is None or log.finish is None:
         return None
+    if validation_at(log, "final", log.finish.step) is None:
+        # measured after the clock had stopped
+        row = ValidationRow(step=log.finish.step, loss=final, phase="final")
+        log = replace(log, validations=[*log.validations, row])
+    assert log.finish is not None
     whole = log
     ancestor = run.parent
     while ancestor is not None and (earlier := log_of(ancestor.folder)) is not None:
