@@ -28,7 +28,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_in_it(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     files = {name for name in names if ".dist-info/" not in name and not name.endswith(".py")}
-    configs = {f"saf_titan/configs/{path.name}" for path in (ROOT / "configs").glob("*.toml")}
+    configs = {f"saf_titan/{path.relative_to(ROOT)}" for path in (ROOT / "configs").rglob("*.toml")}
     assert configs <= files
     assert {
         "saf_titan/py.typed",

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import tomli
 
 from saf_titan.config.checks import conflicts
-from saf_titan.config.packaged import find_config, packaged_names
+from saf_titan.config.packaged import find_config
 from saf_titan.config.schema import RunConfig
+from saf_titan.config.toml_file import read_toml
 from saf_titan.fields.convert import (
     Mismatch,
     convert,
@@ -45,26 +46,41 @@ _REPLACED = {
 """Keys of earlier versions and of torchtitan, with what to write instead."""
 
 
-def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+class Table(NamedTuple):
+    """Settings that are no file of their own, such as an arm of a study: they replace values of the file."""
+
+    values: dict[str, Any]
+    """As a TOML file holds them: sections are dicts."""
+    source: str
+    """Where they stand, for errors."""
+
+
+def load_config(path: str | Path | None, overrides: Sequence[str] = (), *, tables: Sequence[Table] = ()) -> RunConfig:
     """Read a run's configuration.
 
     Args:
         path: TOML file, or the name of one that comes with the package; None for the defaults.
         overrides: command-line words, `--section.key value` or `--section.key=value`. Values are TOML; a string needs
             no quotes.
+        tables: settings that replace those of the file, later ones those of earlier ones; the command line replaces
+            them all.
 
     Raises:
-        ConfigError: all faults of file and command line together.
+        ConfigError: all faults of file, tables and command line together.
     """
     problems: list[Problem] = []
     path = find_config(Path(path)) if path is not None else None
-    settings = _read_file(path, problems) if path is not None else {}
-    for key, setting in _read_overrides(overrides, problems).items():
-        settings[key] = setting
-        # the freeze has two spellings; the command line replaces whichever the file uses
-        other = {"saf.step": "saf.fraction", "saf.fraction": "saf.step"}.get(key)
-        if other in settings and settings[other].source != COMMAND_LINE:
-            del settings[other]
+    file = [] if path is None else [Table(read_toml(path, problems), str(path))]
+    layers = [dict(_flatten(table.values, table.source, problems)) for table in (*file, *tables)]
+    layers.append(_read_overrides(overrides, problems))
+    settings: dict[str, Setting] = {}
+    for layer in layers:
+        for key in layer:
+            # the freeze has two spellings; a layer replaces whichever an earlier one uses
+            other = {"saf.step": "saf.fraction", "saf.fraction": "saf.step"}.get(key)
+            if other in settings and other not in layer:
+                del settings[other]
+        settings |= layer
 
     values: dict[str, Any] = {}
     for key, setting in settings.items():
@@ -75,37 +91,30 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = ()) -> RunCo
 
     config = _build(values, path.stem if path is not None else "run")
     faulty = {problem.key for problem in problems}
+    sources = [str(path or COMMAND_LINE), *(table.source for table in tables), COMMAND_LINE]
     for conflict in conflicts(config, frozenset(values)):
         # a value that could not be read stands at its default here, and so does all of a file (key "")
         if "" not in faulty and faulty.isdisjoint(conflict.keys):
-            problems.append(_located(conflict.keys, conflict.message, config, settings, str(path or COMMAND_LINE)))
+            problems.append(_located(conflict.keys, conflict.message, config, settings, sources))
     if problems:
         raise ConfigError(problems)
     return config
 
 
-def _read_file(path: Path, problems: list[Problem]) -> dict[str, Setting]:
-    source = str(path)
-    try:
-        # an editor's byte order mark is no part of the text
-        table = tomli.loads(path.read_bytes().decode("utf-8-sig"))
-    except FileNotFoundError:
-        beside = {other.name: str(other) for other in path.parent.glob("*.toml")}
-        packaged = {f"{name}.toml": name for name in packaged_names()}
-        match = nearest(f"{path.name.removesuffix('.toml')}.toml", known := packaged | beside)
-        hint = f"did you mean {known[match]}?" if match else f"the package comes with {', '.join(packaged.values())}"
-        problems.append(Problem(source, "", "", f"no such file; {hint}"))
-    except OSError as error:
-        problems.append(Problem(source, "", "", f"cannot be read: {error.strerror}"))
-    except UnicodeDecodeError as error:
-        problems.append(Problem(source, "", "", f"is not UTF-8 (byte {error.start})"))
-    except tomli.TOMLDecodeError as error:
-        problems.append(Problem(source, "", "", f"is not TOML: {error}"))
-    except RecursionError:
-        problems.append(Problem(source, "", "", "is nested too deeply"))
-    else:
-        return dict(_flatten(table, source, problems))
-    return {}
+def override_table(words: Sequence[str]) -> Table:
+    """Read command-line words as `load_config` does, as a table that other tables can follow.
+
+    Raises:
+        ConfigError: a word is no option, an option has no value, or its key does not exist.
+    """
+    problems: list[Problem] = []
+    values: dict[str, Any] = {}
+    for key, setting in _read_overrides(words, problems).items():
+        section, _, name = key.rpartition(".")
+        (values.setdefault(section, {}) if section else values)[name] = setting.value
+    if problems:
+        raise ConfigError(problems)
+    return Table(values, COMMAND_LINE)
 
 
 def _flatten(table: dict[str, Any], source: str, problems: list[Problem]) -> Iterator[tuple[str, Setting]]:
@@ -202,12 +211,12 @@ def _build(values: dict[str, Any], name: str) -> RunConfig:
 
 
 def _located(
-    keys: tuple[str, ...], message: str, config: RunConfig, settings: dict[str, Setting], default_source: str
+    keys: tuple[str, ...], message: str, config: RunConfig, settings: dict[str, Setting], sources: Sequence[str]
 ) -> Problem:
-    """Return a conflict between keys as a problem of the first key, in the source where any of them was set last."""
-    sources = [settings[key].source for key in keys if key in settings]
+    """Return a conflict as a problem of its first key, in the last of the `sources` that sets any of its keys."""
+    setters = {settings[key].source for key in keys if key in settings}
     value = _shown(_value_of(config, keys[0])) + ("" if keys[0] in settings else " (default)")
-    source = COMMAND_LINE if COMMAND_LINE in sources else default_source
+    source = next((source for source in reversed(sources) if source in setters), sources[0])
     return Problem(source, keys[0], value, message)
 
 

@@ -36,7 +36,8 @@ class Range:
             ("at most", self.high),
             ("below", self.below),
         )
-        text = " and ".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
+        # equal ranges read the same: typing may give the field one that was written 0 where this one says 0.0
+        text = " and ".join(f"{word} {bound:.15g}" for word, bound in bounds if bound is not None)
         return ", or ".join([text, *map(str, self.also)])
 
 

@@ -1,14 +1,10 @@
 """The figures of a report, as SVG in the page's text colour, so that they suit light and dark screens and paper.
 
-Every figure is at most `_WIDTH` inches wide. On a phone of 390 pixels it is then scaled to three quarters at least, and
-its labels stay readable. Wider figures are made of several that the page sets side by side.
-
 To add a figure, write a function here that returns SVG, and call it in `sections.py`.
 
 Legend: P blocks of the pooled attention maps.
 """
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,44 +15,12 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from saf_titan.report.drawing import BLUE, DIVERGED, GREY, MAX_POINTS, ORANGE, STYLE, WIDTH, running_mean, to_svg
 from saf_titan.report.event import FreezeEvent, pooled_pattern
 from saf_titan.report.format import short
 from saf_titan.report.rows import perplexity
 from saf_titan.report.run_log import RunLog
 from saf_titan.saf.plan.plan import StaticHead
-
-_INK = "#010203"
-"""Placeholder for the page's text colour, replaced when the SVG is written."""
-_WIDTH = 4.9
-"""Inches; at 96 pixels an inch, two such figures fit side by side on the page."""
-_FONT_POINTS = 10.5
-_BLUE, _ORANGE, _GREY = "#3b7dc0", "#d9822b", "#8b93a0"
-_STYLE = {
-    "font.family": "DejaVu Sans",
-    "font.size": _FONT_POINTS,
-    "axes.titlesize": _FONT_POINTS,
-    "legend.fontsize": _FONT_POINTS,
-    "axes.edgecolor": _GREY,
-    "axes.labelcolor": _INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.7,
-    "text.color": _INK,
-    "xtick.color": _GREY,
-    "ytick.color": _GREY,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "legend.frameon": False,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
-    # equal runs give equal reports
-    "svg.hashsalt": "saf_titan",
-    "svg.fonttype": "path",
-}
-_MAX_POINTS = 4000
-_DIVERGED = 1e6
-"""Larger losses, and losses that are not finite, are not drawn."""
 
 
 def loss_figure(log: RunLog) -> str:
@@ -73,29 +37,29 @@ def loss_near_freeze_figure(log: RunLog) -> str | None:
 
 
 def _loss_between(log: RunLog, first: int, last: int, *, legend: bool) -> str:
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH, 3.3), layout="constrained")
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, 3.3), layout="constrained")
         axes = figure.subplots()
         _draw_loss(axes, log, first, last)
         if legend:
             axes.legend(loc="upper right")
-        return _to_svg(figure)
+        return to_svg(figure)
 
 
 def _draw_loss(axes: Axes, log: RunLog, first: int, last: int) -> None:
-    train = [point for point in log.train if abs(point.loss) < _DIVERGED]
+    train = [point for point in log.train if abs(point.loss) < DIVERGED]
     steps = np.array([point.step for point in train])
     losses = np.array([point.loss for point in train])
-    smooth = _running_mean(losses, max(1, len(losses) // 50))
+    smooth = running_mean(losses, max(1, len(losses) // 50))
     inside = np.flatnonzero((steps >= first) & (steps <= last))
-    inside = inside[:: max(1, len(inside) // _MAX_POINTS)]
-    points = [point for point in log.validations if first <= point.step <= last and abs(point.loss) < _DIVERGED]
-    axes.plot(steps[inside], losses[inside], color=_BLUE, alpha=0.6, linewidth=0.8)
-    axes.plot(steps[inside], smooth[inside], color=_BLUE, linewidth=1.6, label="training")
+    inside = inside[:: max(1, len(inside) // MAX_POINTS)]
+    points = [point for point in log.validations if first <= point.step <= last and abs(point.loss) < DIVERGED]
+    axes.plot(steps[inside], losses[inside], color=BLUE, alpha=0.6, linewidth=0.8)
+    axes.plot(steps[inside], smooth[inside], color=BLUE, linewidth=1.6, label="training")
     axes.plot(
         [point.step for point in points],
         [point.loss for point in points],
-        color=_ORANGE,
+        color=ORANGE,
         linestyle="none",
         marker="o",
         markersize=4,
@@ -103,7 +67,7 @@ def _draw_loss(axes: Axes, log: RunLog, first: int, last: int) -> None:
     )
     for number, freeze in enumerate(freeze for freeze in log.freezes if first <= freeze.step <= last):
         label = "" if number else "heads frozen"
-        axes.axvline(freeze.step, color=_GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=0, label=label)
+        axes.axvline(freeze.step, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=0, label=label)
     axes.set_xlabel("step")
     axes.set_ylabel("loss (nats per token)")
     axes.yaxis.set_major_locator(MaxNLocator(8, steps=(1, 2, 5, 10)))
@@ -117,20 +81,12 @@ def _draw_loss(axes: Axes, log: RunLog, first: int, last: int) -> None:
         axes.set_xlim(first, last + 0.01 * (last - first))
 
 
-def _running_mean(values: np.ndarray, half_width: int) -> np.ndarray:
-    """Return, for each value, the mean over it and up to half_width neighbours on either side."""
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    index = np.arange(len(values))
-    low, high = np.maximum(index - half_width, 0), np.minimum(index + half_width + 1, len(values))
-    return (sums[high] - sums[low]) / (high - low)
-
-
 def circuit_update_figure(log: RunLog) -> str | None:
     """Draw the relative update of both circuits against the step, a thin line a layer and a thick one for their mean.
 
     None if no update was measured that can be drawn on a logarithmic axis.
     """
-    series = (("QK", _BLUE, "qk_update"), ("OV", _ORANGE, "ov_update"))
+    series = (("QK", BLUE, "qk_update"), ("OV", ORANGE, "ov_update"))
     return _circuit_figure(log, series, "size of an update / size of the circuit", is_log=True)
 
 
@@ -139,14 +95,14 @@ def circuit_attention_figure(log: RunLog) -> str | None:
 
     None if attention was not measured.
     """
-    series = (("entropy", _BLUE, "entropy"), ("sink", _ORANGE, "sink_mass"), ("recent", _GREY, "recent_mass"))
+    series = (("entropy", BLUE, "entropy"), ("sink", ORANGE, "sink_mass"), ("recent", GREY, "recent_mass"))
     return _circuit_figure(log, series, "attention", is_log=False)
 
 
 def _circuit_figure(log: RunLog, series: Sequence[tuple[str, str, str]], label: str, *, is_log: bool) -> str | None:
     drawn = False
-    with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(_WIDTH, 3.3), layout="constrained")
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH, 3.3), layout="constrained")
         axes = figure.subplots()
         for name, color, key in series:
             rows = [row for row in log.circuits if getattr(row, key)]
@@ -163,7 +119,7 @@ def _circuit_figure(log: RunLog, series: Sequence[tuple[str, str, str]], label: 
             axes.plot(steps_N, values_NL, color=color, alpha=0.35, linewidth=0.7)
             axes.plot(steps_N, values_NL.mean(1), color=color, linewidth=1.8, marker=marker, label=name)
         for freeze in log.freezes:
-            axes.axvline(freeze.step, color=_GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+            axes.axvline(freeze.step, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
         if is_log and drawn:
             axes.set_yscale("log")
         axes.set_xlabel("step")
@@ -171,7 +127,7 @@ def _circuit_figure(log: RunLog, series: Sequence[tuple[str, str, str]], label: 
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         if drawn:
             axes.legend(loc="best")
-        return _to_svg(figure) if drawn else None
+        return to_svg(figure) if drawn else None
 
 
 @dataclass(frozen=True)
@@ -205,18 +161,10 @@ def pattern_figures(event: FreezeEvent, num_heads: int) -> list[PatternPair]:
 
 
 def _map_svg(map_PP: np.ma.MaskedArray, brightest: float) -> str:
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(2.2, 2.2))
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set_axis_off()
         norm = PowerNorm(0.5, vmin=0, vmax=brightest, clip=True)
         axes.imshow(map_PP, norm=norm, cmap="viridis", interpolation="none")
-        return _to_svg(figure)
-
-
-def _to_svg(figure: Figure) -> str:
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
-    # HTML wants the element without the XML prologue
-    return text[text.index("<svg") :].replace(_INK, "currentColor")
+        return to_svg(figure)

@@ -23,7 +23,7 @@ from saf_titan.report import markup
 from saf_titan.report.explorer import head_explorer
 from saf_titan.report.heads import HeadMaps, Mark, Metric, metrics_of, pictures_of
 from saf_titan.report.passage import Weights, passage
-from saf_titan.report.write import write_page
+from saf_titan.report.write import write_whole
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.calibrate.calibration import Calibration, CalibrationRecord
 from saf_titan.saf.calibrate.capture import Progress
@@ -52,7 +52,7 @@ def write_model_report(
         *model_sections(decoder, excerpts, passage_tokens=passage_tokens, progress=progress),
         markup.footer(),
     ]
-    write_page(path, markup.page(f"{decoder.name}: attention", body))
+    write_whole(path, markup.page(f"{decoder.name}: attention", body))
     return path
 
 

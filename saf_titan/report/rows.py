@@ -67,6 +67,10 @@ class TrainRow:
     static_heads: int = 0
     tflops: float = math.nan
     """Of one rank."""
+    seconds: float = math.nan
+    """Wall time of the run so far, as in the `finish` row: validation, checkpoints and freezes count."""
+    peak_memory_gib: float = math.nan
+    """Largest memory of the first rank in the interval: of the accelerator, on a CPU of the process."""
     rates: dict[str, float] = field(default_factory=dict)
     """Learning rate of each circuit, by name; in JSON each is an entry `lr/NAME` of the row itself."""
 

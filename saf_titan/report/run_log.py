@@ -1,6 +1,7 @@
 """What a run left in its folder, read so that an unfinished or resumed run still gives a clear picture."""
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -168,3 +169,21 @@ def _read_config(folder: Path) -> RunConfig | None:
         return load_config(folder / "config.toml", [])
     except ConfigError:
         return None
+
+
+def joined(earlier: RunLog, later: RunLog) -> RunLog:
+    """Return the log of a run together with that of the run whose last checkpoint it went on from.
+
+    The clock of the later run goes on where that of the earlier one stood.
+    """
+    start = earlier.finish.seconds if earlier.finish else math.nan
+    return replace(
+        later,
+        train=[*earlier.train, *(replace(row, seconds=start + row.seconds) for row in later.train)],
+        validations=[*earlier.validations, *later.validations],
+        circuits=[*earlier.circuits, *later.circuits],
+        freezes=[*earlier.freezes, *later.freezes],
+        undone=[*earlier.undone, *later.undone],
+        sessions=[*earlier.sessions, *later.sessions],
+        finish=later.finish and replace(later.finish, seconds=start + later.finish.seconds),
+    )

@@ -36,12 +36,12 @@ def write_report(
         body += sections.freeze(log, event, heads)
     body += [*sections.undone(log), *more, markup.footer()]
     path = Path(out) if out is not None else folder / REPORT_FILE
-    write_page(path, markup.page(f"{folder.resolve().name}: training report", body))
+    write_whole(path, markup.page(f"{folder.resolve().name}: training report", body))
     return path
 
 
-def write_page(path: Path, text: str) -> None:
-    """Write a page completely or not at all; raise ValueError, with the remedy, if it cannot be written."""
+def write_whole(path: Path, text: str) -> None:
+    """Write a file completely or not at all; raise ValueError, with the remedy, if it cannot be written."""
     unfinished = path.with_name(f"{path.name}.part")
     try:
         unfinished.write_text(text, encoding="utf-8")

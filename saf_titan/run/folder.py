@@ -1,13 +1,9 @@
-"""The output folder of a run: one run at a time, and what an earlier one has left in it."""
+"""The output folder of a run: what an earlier run has left in it, and how this one begins."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from saf_titan.config import ConfigError, RunConfig, load_config
 from saf_titan.run.changes import changes, nothing_to_do, require_same_run
@@ -16,7 +12,6 @@ from saf_titan.run.resume import read_freeze
 from saf_titan.run.time_budget import SpentTime, TimeBudget
 
 CONFIG_FILE = "config.toml"
-_LOCK_FILE = ".lock"
 
 
 @dataclass(frozen=True)
@@ -27,29 +22,6 @@ class Opening:
     """Why there is nothing to do; None if the run goes on or starts."""
     lines: tuple[str, ...]
     """What is said before the run is built."""
-
-
-def lock(folder: Path) -> IO[str]:
-    """Keep other runs out of a folder until the returned file is closed or the process ends.
-
-    Raises ValueError, which names the process that holds it, if another run uses the folder.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    file = (folder / _LOCK_FILE).open("a+", encoding="utf-8")
-    try:
-        # of the process alone: a lock of the open file would live on in children
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.seek(0)
-        holder = file.read().strip() or "another process"
-        file.close()
-        raise ValueError(
-            f"{folder} is in use by another run ({holder}); wait for its end, or give another --dump_folder"
-        ) from None
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-    file.flush()
-    return file
 
 
 def open_folder(run: RunConfig) -> Opening:

@@ -19,9 +19,10 @@ from torchtitan.tools.logging import init_logger, logger
 from saf_titan.config import RunConfig, check_world_size
 from saf_titan.run.build import trainer_config
 from saf_titan.run.divergence import Diverged
-from saf_titan.run.folder import lock, open_folder
+from saf_titan.run.folder import open_folder
 from saf_titan.run.initial_weights import initial_checkpoint
 from saf_titan.run.leave import leave
+from saf_titan.run.lock import lock
 from saf_titan.saf.install.integrity import DamagedCheckpoint, first_cause
 
 FAILURE = 1

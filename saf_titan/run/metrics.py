@@ -60,6 +60,7 @@ class RunMetrics(MetricsProcessor):
         # what the trainer knows and this class reports
         self.tokens_per_step = 0
         self.tokens_seen: Callable[[], int] = lambda: 0
+        self.elapsed: Callable[[], float] = lambda: math.nan
         self.num_heads = 0
         self.num_static_heads = 0
         self.validation_phase = "scheduled"
@@ -135,6 +136,8 @@ class RunMetrics(MetricsProcessor):
                 tokens=num_tokens,
                 static_heads=self.num_static_heads,
                 tflops=tflops,
+                seconds=self.elapsed(),
+                peak_memory_gib=memory.max_reserved_gib,
                 rates={key.removeprefix("lr/"): rate for key, rate in rates.items()},
             )
         )

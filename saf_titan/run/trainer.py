@@ -265,6 +265,7 @@ class SAFTrainer(Trainer):
             spent = SpentTime.from_json(self._saved.clock)
             self._last_update_seconds = spent.last_update
         self._clock = RunClock(spent)
+        self.metrics_processor.elapsed = self._clock.elapsed
         if self._run.saf.matched_seconds:
             self._budget = TimeBudget(self._run.saf.matched_seconds, spent.first_step, self.config.training.steps)
         self._started = True

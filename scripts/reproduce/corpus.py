@@ -1,7 +1,14 @@
-"""Token shards with a small vocabulary, so that a small model spends its time on attention and not on logits."""
+"""Token shards with a small vocabulary, so that a small model spends its time on attention and not on logits.
+
+    python scripts/reproduce/corpus.py TEXT.parquet --out outputs/small_corpus
+
+TEXT.parquet has a column text of 10 MB or more. The shards are in OUT/shards; what an earlier call has made is kept.
+Needs pyarrow, which the dev extras install, and tokenizers, which torchtitan brings.
+"""
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -44,3 +51,15 @@ def train_vocabulary(text: Path) -> Tokenizer:
     )
     tokenizer.train_from_iterator(documents[:: max(1, len(documents) // SAMPLED_DOCUMENTS)], trainer)
     return tokenizer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", type=Path, help="parquet file with a column text")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the vocabulary and the shards")
+    args = parser.parse_args()
+    print(make_corpus(args.text, args.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Studies: many runs that differ in one thing each, trained from common checkpoints and compared over seeds."""

@@ -1,0 +1,118 @@
+"""A study: many runs that differ in one thing each, trained from common checkpoints and compared over seeds.
+
+    python -m saf_titan.study STUDY.toml --dry-run        # runs, tokens, time, disk
+    python -m saf_titan.study STUDY.toml                  # train what is missing, then table, csv, json and page
+    python -m saf_titan.study STUDY.toml --table          # the same of what is there, without training
+
+STUDY is a file or the name of a study that comes with the package. Start the same command again to go on after a stop;
+start it on several machines that share the folder to share the runs. Any --section.key VALUE of a run's configuration
+holds for all runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from saf_titan.config import ConfigError, override_table
+from saf_titan.config.packaged import STUDIES, packaged_names
+from saf_titan.fields.command_line import Parser
+from saf_titan.study.load import load_study
+from saf_titan.study.plan import StudyPlan
+
+FAILURE, USER_ERROR = 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status: 0 done or stopped on request, 1 a run failed, 2 a mistake."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        args, rest = _parser().parse_known_args(words)
+        plan = _plan(args, rest)
+        if args.dry_run:
+            from saf_titan.study.dry_run import describe
+
+            print(describe(plan))
+            return 0
+        return _work(plan, words, only_table=args.table)
+    except (ValueError, OSError) as error:
+        print(error if isinstance(error, ConfigError) else f"error: {error}", file=sys.stderr)
+        return USER_ERROR
+
+
+def _plan(args: argparse.Namespace, rest: list[str]) -> StudyPlan:
+    study = load_study(args.study)
+    launch = {key: value for key in ("nproc_per_node", "device") if (value := getattr(args, key)) is not None}
+    study = replace(study, launch=replace(study.launch, **launch))
+    out = args.out or Path("outputs") / study.file.stem
+    return StudyPlan(study, out, override_table(rest), arms=args.arms, seeds=args.seeds)
+
+
+def _work(plan: StudyPlan, words: list[str], *, only_table: bool) -> int:
+    # torch takes long to import, and mistakes of the study file come first
+    from saf_titan.study.launch import Failed, Launcher, Stopped
+    from saf_titan.study.output import write_results
+    from saf_titan.study.work import work
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    status = 0
+    if not only_table:
+        _require_data(plan)
+        try:
+            with Launcher(plan.study.launch) as launcher:
+                work(plan, launcher, say)
+        except Stopped as stop:
+            say(f"Stopped{f': {stop}' if str(stop) else ''}; {_same_command(words)} goes on from there")
+            return 0
+        except Failed as error:
+            print(f"error: {error}", file=sys.stderr)
+            status = FAILURE
+    table, files = write_results(plan)
+    say(table)
+    say(f"wrote {', '.join(map(str, files))}")
+    return status
+
+
+def _require_data(plan: StudyPlan) -> None:
+    """Raise ConfigError, before anything is trained, if the data are not there or too little."""
+    from saf_titan.data.checks import inspect_data
+
+    problems = []
+    for run in plan.runs:
+        problems += inspect_data(plan.config(run), plan.study.launch.world_size)[1]
+    if problems:
+        raise ConfigError(dict.fromkeys(problems))
+
+
+def _same_command(words: list[str]) -> str:
+    return f"python -m saf_titan.study {shlex.join(words)}"
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="python -m saf_titan.study",
+        description=__doc__,
+        epilog=f"studies that come with the package: {', '.join(packaged_names(STUDIES))}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        # --section.key must not be taken for the beginning of an option of the study
+        allow_abbrev=False,
+    )
+    parser.add_argument("study", metavar="STUDY", help="TOML file, or the name of a study of the package")
+    parser.add_argument("--out", type=Path, help="folder of all runs and results (default: outputs/STUDY)")
+    parser.add_argument("--dry-run", action="store_true", help="say what the study would be, and stop")
+    parser.add_argument("--table", action="store_true", help="write the results of what is there, and train nothing")
+    parser.add_argument("--arms", nargs="+", default=(), metavar="ARM", help="these arms, and what they refer to")
+    parser.add_argument("--seeds", nargs="+", type=int, default=(), metavar="SEED", help="these seeds")
+    parser.add_argument("--nproc_per_node", type=int, metavar="N", help="ranks of a run on a node")
+    parser.add_argument("--device", choices=("auto", "cpu"), help="cpu: not on the accelerator")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

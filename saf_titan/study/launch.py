@@ -1,0 +1,119 @@
+"""One run of a study as a process: the trainer that everybody uses, told to stop when the study is."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from saf_titan.config import RunConfig, to_toml
+from saf_titan.study.schema import Launch
+
+CONFIG_FILE = "run.toml"
+"""The configuration of a run as the study gives it to the trainer."""
+
+LOG_FILE = "log.txt"
+"""What the run has said, appended."""
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_PARENT_DEATH_SIGNAL = 1
+"""Linux's PR_SET_PDEATHSIG."""
+
+
+class Stopped(Exception):
+    """Raised when the study was asked to stop."""
+
+
+class Failed(ValueError):
+    """Raised when a run ended with an error; the message has the end of its log."""
+
+
+def command(launch: Launch, config: Path) -> list[str]:
+    """The words that start a run."""
+    trainer = ["-m", "saf_titan.train", "--config", str(config)]
+    if launch.world_size == 1:
+        return [*launch.prefix, sys.executable, *trainer]
+    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node", str(launch.nproc_per_node)]
+    torchrun += ["--local-ranks-filter", "0", "--shutdown-timeout", str(launch.shutdown_timeout)]
+    if launch.nodes > 1:
+        torchrun += ["--nnodes", str(launch.nodes), "--rdzv_backend", "c10d", "--rdzv_endpoint", launch.rendezvous]
+    else:
+        # a free port, so that several runs fit on one machine
+        torchrun += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
+    return [*launch.prefix, sys.executable, *torchrun, *trainer]
+
+
+class Launcher:
+    """Starts runs one after the other. While active, SIGINT and SIGTERM stop the present run, which saves its step."""
+
+    def __init__(self, launch: Launch, environment: Mapping[str, str] = os.environ) -> None:
+        self._launch = launch
+        self._environment = dict(environment) | ({"SAF_TITAN_DEVICE": "cpu"} if launch.device == "cpu" else {})
+        self._previous: dict[signal.Signals, signal._HANDLER] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.stop_requested = False
+
+    def __enter__(self) -> Launcher:
+        for number in _SIGNALS:
+            self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        # a second signal would take the time that the first one gives the run to save its step
+        if self._process is not None and not self.stop_requested:
+            self._process.send_signal(signal.SIGTERM)
+        self.stop_requested = True
+
+    def run(self, config: RunConfig) -> None:
+        """Train a run in its folder, to its end; go on where an earlier process has stopped.
+
+        Raises:
+            Stopped: the study was asked to stop.
+            Failed: the run ended with an error.
+        """
+        folder = Path(config.dump_folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / CONFIG_FILE
+        file.write_text(to_toml(config), encoding="utf-8")
+        if self.stop_requested:
+            raise Stopped
+        with (folder / LOG_FILE).open("ab") as log:
+            # a session of its own: Ctrl-C reaches the run once, through this process, and not twice
+            self._process = subprocess.Popen(
+                command(self._launch, file),
+                env=self._environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,
+            )
+            if self.stop_requested:
+                self._process.send_signal(signal.SIGTERM)
+            status = self._process.wait()
+            self._process = None
+        if self.stop_requested:
+            raise Stopped
+        if status:
+            raise Failed(
+                f"{folder} failed with status {status}; the end of its {LOG_FILE}:\n{_tail(folder / LOG_FILE)}"
+            )
+
+
+def _end_with_parent() -> None:
+    """Let the kernel ask this process to stop when the study is killed and cannot do so itself."""
+    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, int(signal.SIGTERM))
+
+
+def _tail(path: Path, lines: int = 15) -> str:
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])

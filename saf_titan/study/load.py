@@ -1,0 +1,198 @@
+"""Makes a checked `Study` from a TOML file: all of its faults at once, each with file, key, value and what is allowed.
+
+The sections of a run's configuration in it are checked when they meet the base configuration, see `study.plan`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from saf_titan.config import ConfigError, Problem, RunConfig
+from saf_titan.config.packaged import STUDIES, find_config
+from saf_titan.config.toml_file import read_toml
+from saf_titan.fields.convert import Mismatch, convert, field_types, is_section, to_toml_value
+from saf_titan.fields.errors import nearest
+from saf_titan.study.schema import Arm, Launch, Parent, Study
+
+_SECTIONS = tuple(name for name, hint in field_types(RunConfig).items() if is_section(hint))
+"""Sections of a run's configuration."""
+
+_OWN = {"settings", "file"}
+"""Fields that hold what is read, and are no keys."""
+
+
+def load_study(path: str | Path) -> Study:
+    """Read a study file, or the study of that name that comes with the package.
+
+    Raises:
+        ConfigError: all faults of the file together.
+    """
+    problems: list[Problem] = []
+    file = find_config(Path(path), STUDIES)
+    table = read_toml(file, problems, STUDIES)
+    if problems:
+        raise ConfigError(problems)
+    source = str(file)
+    parts: dict[str, Any] = {
+        "launch": Launch(**_section(Launch, table.pop("launch", {}), f"{source}: [launch]", problems)),
+        "parent": Parent(**_section(Parent, table.pop("parent", {}), f"{source}: [parent]", problems)),
+        "arm": tuple(_arms(table.pop("arm", []), source, problems)),
+        "set": _set(table.pop("set", {}), source, problems),
+    }
+    values = _values(Study, table, source, problems, skipped=frozenset(parts))
+    if "config" not in values and not any(problem.key == "config" for problem in problems):
+        problems.append(Problem(source, "config", "", "is missing: give the TOML file of a run, or a packaged name"))
+    study = Study(**{"config": "", **values}, **parts, file=file)
+    problems += _conflicts(study)
+    if problems:
+        raise ConfigError(problems)
+    return study
+
+
+def _arms(tables: Any, source: str, problems: list[Problem]) -> Iterator[Arm]:
+    if not isinstance(tables, list):
+        problems.append(Problem(source, "arm", to_toml_value(tables), "must be a list of tables: write [[arm]]"))
+        return
+    for number, table in enumerate(tables, start=1):
+        name = table.get("name") if isinstance(table, dict) else None
+        place = arm_source(source, name) if isinstance(name, str) and name else f"{source}: arm {number}"
+        if isinstance(table, dict) and "name" not in table:
+            problems.append(Problem(place, "name", "", "is missing: give the arm a name of its own"))
+        yield Arm(**{"name": "", **_section(Arm, table, place, problems)})
+
+
+def arm_source(source: str, name: str) -> str:
+    """Where a key of an arm stands, for errors."""
+    return f'{source}: arm "{name}"'
+
+
+def _set(table: Any, source: str, problems: list[Problem]) -> dict[str, Any]:
+    if isinstance(table, dict):
+        return table
+    problems.append(Problem(source, "set", to_toml_value(table), "must be a section: write [set]"))
+    return {}
+
+
+def _section(kind: type, table: Any, source: str, problems: list[Problem]) -> dict[str, Any]:
+    """Read a table of the study's own; sections of a run's configuration in it become its `settings`."""
+    if not isinstance(table, dict):
+        problems.append(Problem(source, "", to_toml_value(table), "must be a table"))
+        return {}
+    takes_settings = "settings" in field_types(kind)
+    settings = {name: table[name] for name in table if takes_settings and name in _SECTIONS}
+    own = {name: value for name, value in table.items() if name not in settings}
+    return _values(kind, own, source, problems) | ({"settings": settings} if takes_settings else {})
+
+
+def _values(
+    kind: type, table: dict[str, Any], source: str, problems: list[Problem], *, skipped: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """Convert the keys of a table to the fields of a dataclass."""
+    hints = {name: hint for name, hint in field_types(kind).items() if name not in _OWN | skipped}
+    sections = [*_SECTIONS] if "settings" in field_types(kind) else sorted(skipped)
+    values = {}
+    for key, value in table.items():
+        if key not in hints:
+            match = nearest(key, [*hints, *sections])
+            hint = f"did you mean {match}?" if match else f"there is {', '.join([*hints, *sections])}"
+            if key in _SECTIONS and skipped:
+                hint = f"settings of all runs stand in [set]: write [set.{key}]"
+            problems.append(Problem(source, key, _shown(value), f"unknown key; {hint}"))
+            continue
+        try:
+            values[key] = convert(value, hints[key])
+        except Mismatch as mismatch:
+            problems.append(Problem(source, key, _shown(value), str(mismatch)))
+    return values
+
+
+def _shown(value: Any) -> str:
+    text = to_toml_value(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _conflicts(study: Study) -> Iterator[Problem]:
+    """Keys of the study file that cannot be combined."""
+    source = str(study.file)
+
+    def problem(key: str, value: Any, message: str, place: str = source) -> Problem:
+        return Problem(place, key, _shown(value), message)
+
+    if not study.arm:
+        yield Problem(source, "arm", "", "is missing: write one [[arm]] for each way to train")
+        return
+    if not study.seeds:
+        yield problem("seeds", [], "must hold one seed at least")
+    if repeated := _repeated(study.seeds):
+        yield problem("seeds", list(study.seeds), f"holds {repeated} twice")
+    names = [arm.name for arm in study.arm if arm.name]
+    if twice := _repeated(names):
+        yield problem("name", twice, "is the name of two arms; every arm needs its own")
+    elif twice := _repeated(names, folder_name):
+        yield problem("name", twice, "differs from another arm's name in signs alone, so their folders would be one")
+    if study.baseline and study.baseline not in names:
+        yield problem("baseline", study.baseline, _no_such_arm(study.baseline, names))
+    launch = study.launch
+    if launch.nodes > 1 and not (launch.rendezvous and launch.prefix):
+        yield problem(
+            "nodes", launch.nodes, "needs rendezvous = \"HOST:PORT\" and a prefix that starts the command on every "
+            'node, such as ["srun", "--ntasks-per-node=1"]', f"{source}: [launch]",
+        )  # fmt: skip
+    if study.parent.run and study.parent.settings:
+        yield problem(
+            "run", study.parent.run, "is a parent that is trained already, so the other settings of [parent] have no "
+            "effect; remove them", f"{source}: [parent]",
+        )  # fmt: skip
+    if (
+        "data.seed" in study.seed_keys
+        and study.parent.run
+        and "{seed}" not in study.parent.run
+        and len(study.seeds) > 1
+    ):
+        yield problem(
+            "run", study.parent.run, "is one parent for several seeds, and a parent's data order cannot be changed; "
+            'write {seed} into its path, or set seed_keys = ["saf.seed", "saf.calibration_seed"]',
+            f"{source}: [parent]",
+        )  # fmt: skip
+    for arm in study.arm:
+        place = arm_source(source, arm.name)
+        for key, name in arm.references.items():
+            if name not in names:
+                yield problem(key, name, _no_such_arm(name, names), place)
+            elif name == arm.name:
+                yield problem(key, name, "is the arm itself", place)
+        if arm.seconds_of and arm.tokens_of:
+            yield problem("seconds_of", arm.seconds_of, "excludes tokens_of; give one of the two", place)
+    yield from _circles(study)
+
+
+def _no_such_arm(name: str, names: Sequence[str]) -> str:
+    match = nearest(name, names)
+    return "is no arm; " + (f'did you mean "{match}"?' if match else f"the arms are {', '.join(names)}")
+
+
+def _repeated(items: Sequence[Any], by: Callable[[Any], Any] = lambda item: item) -> Any:
+    """An item whose key occurs twice; None if there is none."""
+    counts = Counter(map(by, items))
+    return next((item for item in items if counts[by(item)] > 1), None)
+
+
+def folder_name(arm: str) -> str:
+    """The name of an arm as part of a file name."""
+    return "".join(char if char.isalnum() else "_" for char in arm)
+
+
+def _circles(study: Study) -> Iterator[Problem]:
+    """Arms that wait for each other."""
+    waits = {arm.name: set(arm.references.values()) for arm in study.arm}
+    while ready := [name for name, others in waits.items() if not others & waits.keys()]:
+        waits = {name: others for name, others in waits.items() if name not in ready}
+    own = {name: others for name, others in waits.items() if name not in others}
+    if own:
+        (name, others) = next(iter(own.items()))
+        key = next(key for key, other in study.arm_of(name).references.items() if other in others)
+        message = f"makes a circle: {', '.join(own)} wait for each other"
+        yield Problem(arm_source(str(study.file), name), key, _shown(next(iter(others))), message)

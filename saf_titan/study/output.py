@@ -1,0 +1,149 @@
+"""The results of a study as files: an aligned table, csv, json, and the page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from saf_titan import __version__
+from saf_titan.report.format import short
+from saf_titan.report.write import write_whole
+from saf_titan.study.plan import StudyPlan
+from saf_titan.study.results import ArmResult, read_results
+from saf_titan.study.schema import COLUMNS
+from saf_titan.study.statistics import CONFIDENCE, Spread, percent
+from saf_titan.study.table import aligned
+
+_FORMS: dict[str, Callable[[float], str]] = {
+    "final": lambda x: f"{x:.4f}",
+    "change": lambda x: f"{x:+.4f}",
+    "perplexity": lambda x: f"{x:+.2f}",
+    "published": lambda x: f"{x:+.3f}",
+    "jump": lambda x: f"{x:+.4f}",
+    "updates": lambda x: f"{x:,.0f}",
+    "tokens": short,
+    "seconds": lambda x: f"{x:,.1f}",
+    "before": lambda x: f"{x:.3g}",
+    "after": lambda x: f"{x:.3g}",
+    "speedup": lambda x: f"{x:.2f}",
+    "calibrate": lambda x: f"{x:.2f}",
+    "fit": lambda x: f"{x:.2f}",
+    "memory": lambda x: f"{x:.2f}",
+    "heads": lambda x: f"{x:.0f}",
+}
+"""How a number of each column is written."""
+
+_TITLES = {"perplexity": "perplexity %", "published": "published %", "memory": "GiB", "before": "steps/s before"}
+_TITLES |= {"after": "steps/s after", "speedup": "speed", "calibrate": "calibrate s", "fit": "fit s"}
+
+
+def write_results(plan: StudyPlan) -> tuple[str, list[Path]]:
+    """Write what is known of a study into its folder; returns the table as text, and the files.
+
+    The page needs a finished run of one arm at least.
+    """
+    results = read_results(plan)
+    table = table_text(plan, results)
+    plan.out.mkdir(parents=True, exist_ok=True)
+    files = {"table.txt": table + "\n", "results.csv": csv_text(results), "results.json": json_text(plan, results)}
+    if any(result.runs for result in results):
+        # a plotting library is slow to import
+        from saf_titan.study.page import page_text
+
+        files["report.html"] = page_text(plan, results)
+    for name, text in files.items():
+        write_whole(plan.out / name, text)
+    return table, [plan.out / name for name in files]
+
+
+def table_text(plan: StudyPlan, results: list[ArmResult]) -> str:
+    """The columns that the study asks for, a line an arm: mean and deviation over seeds."""
+    columns = plan.study.columns
+    rows = [table_row(result, columns) for result in results]
+    baseline = plan.study.baseline_name
+    notes = [
+        f"mean +- standard deviation over the seeds; changes are against {baseline}, paired by seed, "
+        f"with the {CONFIDENCE:.0%} interval of the mean by Student's t in brackets",
+        *(f"{title(name)}: {COLUMNS[name]}" for name in columns),
+    ]
+    if plan.study.published:
+        notes.append(f"published: {plan.study.published}")
+    return "\n".join([*aligned([["arm", "seeds", *map(title, columns)], *rows]), "", *notes])
+
+
+def title(column: str) -> str:
+    return _TITLES.get(column, column)
+
+
+def table_row(result: ArmResult, columns: tuple[str, ...]) -> list[str]:
+    """The cells of an arm: its name, the number of its seeds, and the columns."""
+    return [result.arm.name, str(len(result.runs)), *(cell(name, result.column(name)) for name in columns)]
+
+
+def cell(column: str, values: Spread) -> str:
+    """A mean with its deviation, and the interval where a change is shown; "-" where nothing was measured."""
+    if not values.values:
+        return "-"
+    form = _FORMS[column]
+    text = form(values.mean)
+    if len(values.values) > 1 and values.deviation > 0:
+        text += f" +- {form(values.deviation).lstrip('+')}"
+        if column in ("change", "perplexity"):
+            low, high = values.mean - values.half_width, values.mean + values.half_width
+            text += f" [{form(low)}, {form(high)}]"
+    return text
+
+
+def csv_text(results: list[ArmResult]) -> str:
+    """One line a run, every column; empty where something was not measured."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["arm", "seed", *COLUMNS, "static_heads"])
+    for result in results:
+        for run in result.runs:
+            values = _all_values(result, run.seed, run.values)
+            numbers = ["" if math.isnan(values[name]) else repr(values[name]) for name in COLUMNS]
+            writer.writerow([result.arm.name, run.seed, *numbers, " ".join(run.heads)])
+    return buffer.getvalue()
+
+
+def json_text(plan: StudyPlan, results: list[ArmResult]) -> str:
+    """Every run, and mean, deviation and interval of every column for each arm; null where it was not measured."""
+    arms = []
+    for result in results:
+        runs = [
+            {"seed": run.seed, **_finite(_all_values(result, run.seed, run.values)), "static_heads": list(run.heads)}
+            for run in result.runs
+        ]
+        summary = {}
+        for name in COLUMNS:
+            values = result.column(name)
+            parts = {"mean": values.mean, "deviation": values.deviation, "half_width": values.half_width}
+            summary[name] = _finite(parts) | {"n": len(values.values)}
+        arms.append({"name": result.arm.name, "runs": runs, "summary": summary})
+    study = plan.study
+    head: dict[str, Any] = {
+        "study": study.file.stem,
+        "title": study.title,
+        "config": study.config,
+        "seeds": list(plan.seeds),
+        "baseline": study.baseline_name,
+        "confidence": CONFIDENCE,
+        "version": __version__,
+        "columns": COLUMNS,
+    }
+    return json.dumps({**head, "arms": arms}, indent=1, allow_nan=False) + "\n"
+
+
+def _all_values(result: ArmResult, seed: int, values: dict[str, float]) -> dict[str, float]:
+    change = result.changes.get(seed, math.nan)
+    return {**values, "change": change, "perplexity": percent(change), "published": result.arm.published}
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}

@@ -1,0 +1,346 @@
+"""From a study to its runs: which there are, what each waits for, and the configuration of each.
+
+Seed by seed there is a chain of parents, one for each step that arms branch from, and a run for each arm. An arm goes
+on from the last checkpoint of its parent: same weights, moments, data order and schedule. What an arm takes from
+another one (heads, seconds, tokens) is known once that has finished; until then a stand-in of the right size takes its
+place, so that everything else can be checked before anything is trained.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from saf_titan.config import (
+    COMMAND_LINE,
+    ConfigError,
+    Problem,
+    RunConfig,
+    Table,
+    check_world_size,
+    data_parallel_size,
+    load_config,
+)
+from saf_titan.heads.counts import head_count
+from saf_titan.heads.names import head_name
+from saf_titan.study.load import arm_source, folder_name
+from saf_titan.study.schema import Arm, Study
+
+Settings = dict[str, Any]
+"""Sections of a run's configuration, as a TOML file holds them."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a finished run tells the arms that refer to it."""
+
+    heads: tuple[str, ...]
+    """Static heads at the end, in the order in which they were chosen."""
+    seconds: float
+    """Wall time since the branch."""
+    step: int
+    """The last step."""
+
+
+@dataclass(frozen=True, eq=False)
+class StudyRun:
+    """One training run of a study."""
+
+    name: str
+    """The arm, or "parent to step N"."""
+    seed: int
+    folder: Path
+    arm: Arm | None = None
+    """None for a parent."""
+    first_step: int = 0
+    """Steps that were done before this run; 0: it starts from initial weights."""
+    last_step: int = 0
+    """Of a parent: where arms branch from. 0 for an arm, which ends where its configuration says."""
+    parent: StudyRun | None = None
+    """The run whose last checkpoint this one starts from, if the study trains it."""
+    checkpoint: Path | None = None
+    """That checkpoint; None for initial weights."""
+    references: dict[str, StudyRun] = field(default_factory=dict)
+    """heads_of, seconds_of, tokens_of -> the run that is meant."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, seed {self.seed}"
+
+    @property
+    def needs(self) -> tuple[StudyRun, ...]:
+        """Runs that must have finished before this one starts."""
+        return (*filter(None, [self.parent]), *self.references.values())
+
+    @property
+    def evaluation(self) -> Path:
+        """Folder of the run that only looks at held-out data, after the clock of this one has stopped."""
+        return self.folder / "evaluation"
+
+
+Known = Callable[[StudyRun], Found | None]
+"""What is known of a run; None where it has not finished."""
+
+
+class StudyPlan:
+    """All runs of a study in the order in which they are worked on.
+
+    Args:
+        out: folder of all runs.
+        given: settings of all runs that were given on the command line.
+        arms, seeds: the part of the study to work on; all unless given. Arms that a chosen one refers to, and the
+            baseline, come along.
+
+    Raises:
+        ConfigError: all that is wrong with any run, together.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        out: Path,
+        given: Table | None = None,
+        *,
+        arms: Sequence[str] = (),
+        seeds: Sequence[int] = (),
+    ) -> None:
+        self.study, self.out = study, out
+        self.seeds = tuple(seeds) or study.seeds
+        self._source = str(study.file)
+        self._given = given or Table({}, COMMAND_LINE)
+        self._base = self._load({}, self._source)
+        self.arms = self._chosen(arms)
+        self.runs = [run for seed in self.seeds for run in self._runs_of(seed)]
+        references = [run.references["seconds_of"] for run in self.runs if "seconds_of" in run.references]
+        # what is compared by time must not look at held-out data on the clock
+        self._timed = {run.name for run in references} | {arm.name for arm in self.arms if arm.seconds_of}
+        self._check()
+
+    def of(self, arm: str, seed: int) -> StudyRun:
+        """The run of an arm with a seed."""
+        return next(run for run in self.runs if run.arm is not None and (run.name, run.seed) == (arm, seed))
+
+    def config(self, run: StudyRun, known: Known = lambda run: None) -> RunConfig:
+        """The configuration of a run, with stand-ins for what is not `known` yet.
+
+        Raises:
+            ConfigError: all that is wrong with it.
+        """
+        return self._load(self._settings(run), self._place(run), self._own_keys(run, known))
+
+    def evaluation_config(self, run: StudyRun, last_step: int) -> RunConfig:
+        """The configuration of a run that measures the final held-out loss of another one and trains nothing."""
+        own: Settings = {
+            "dump_folder": str(run.evaluation),
+            "training": {"steps": last_step},
+            "lr_scheduler": {"total_steps": 0, "warmup_steps": 0},
+            "saf": {"enable": False},
+            "validator": {"enable": True},
+            "checkpoint": {"initial_load_path": str(self._checkpoint_of(run.folder, last_step))},
+            "report": {"enable": False},
+        }
+        _set_seeds(own, self.study, run.seed)
+        # patterns, not the way to them: what [saf] says of the freeze is past
+        settings = {name: section for name, section in self._settings(run).items() if name != "saf"}
+        return self._load(settings, self._place(run), own)
+
+    def tokens(self, config: RunConfig, steps: int) -> int:
+        """Tokens in a number of optimizer steps."""
+        return steps * config.tokens_per_step(data_parallel_size(config, self.study.launch.world_size))
+
+    def _load(self, settings: Settings, place: str, own: Settings | None = None) -> RunConfig:
+        """The base with [set], the settings of a run, the command line, and what the study itself sets."""
+        tables = [Table(self.study.set, f"{self._source}: [set]"), Table(settings, place), self._given]
+        return load_config(self.study.config, tables=[*tables, Table(own or {}, f"{place}, set by the study")])
+
+    def _settings(self, run: StudyRun) -> Settings:
+        return self.study.parent.settings if run.arm is None else run.arm.settings
+
+    def _place(self, run: StudyRun) -> str:
+        return f"{self._source}: [parent]" if run.arm is None else arm_source(self._source, run.name)
+
+    def _chosen(self, names: Sequence[str]) -> list[Arm]:
+        """The arms of these names with all that they refer to, in the order of the study."""
+        known = [arm.name for arm in self.study.arm]
+        if unknown := [name for name in names if name not in known]:
+            message = f"is no arm of {self._source}; it has {', '.join(known)}"
+            raise ConfigError([Problem(COMMAND_LINE, "--arms", unknown[0], message)])
+        wanted = {self.study.baseline_name, *names} if names else set(known)
+        while more := {other for name in wanted for other in self.study.arm_of(name).references.values()} - wanted:
+            wanted |= more
+        return [arm for arm in self.study.arm if arm.name in wanted]
+
+    def _branch_step(self, arm: Arm) -> int:
+        """Optimizer steps before the arm begins."""
+        if arm.branch_step or arm.branch_fraction >= 0:
+            step, fraction = arm.branch_step, arm.branch_fraction
+        else:
+            step, fraction = self.study.branch_step, self.study.branch_fraction
+        return step or int(Fraction(str(fraction)) * self._base.training.steps)
+
+    def _runs_of(self, seed: int) -> Iterator[StudyRun]:
+        parents: dict[int, StudyRun] = {}
+        previous: StudyRun | None = None
+        steps = set() if self.study.parent.run else {self._branch_step(arm) for arm in self.arms}
+        for step in sorted(steps - {0}):
+            previous = StudyRun(
+                name=f"parent to step {step}",
+                seed=seed,
+                folder=self.out / f"parent-{step}-{seed}",
+                first_step=previous.last_step if previous else 0,
+                last_step=step,
+                parent=previous,
+                checkpoint=self._checkpoint_of(previous.folder, previous.last_step) if previous else None,
+            )
+            parents[step] = previous
+            yield previous
+        runs: dict[str, StudyRun] = {}
+        while len(runs) < len(self.arms):
+            for arm in self.arms:
+                if arm.name not in runs and set(arm.references.values()) <= runs.keys():
+                    runs[arm.name] = self._arm_run(arm, seed, parents, runs)
+        yield from (runs[arm.name] for arm in self.arms)
+
+    def _arm_run(self, arm: Arm, seed: int, parents: dict[int, StudyRun], earlier: dict[str, StudyRun]) -> StudyRun:
+        step = self._branch_step(arm)
+        parent = parents.get(step)
+        checkpoint = None
+        if self.study.parent.run:
+            step, checkpoint = self._given_checkpoint(step, seed)
+        elif parent is not None:
+            checkpoint = self._checkpoint_of(parent.folder, step)
+        return StudyRun(
+            name=arm.name,
+            seed=seed,
+            folder=self.out / f"{folder_name(arm.name)}-{seed}",
+            arm=arm,
+            first_step=step,
+            parent=parent,
+            checkpoint=checkpoint,
+            references={key: earlier[name] for key, name in arm.references.items()},
+        )
+
+    def _checkpoint_of(self, folder: Path, step: int) -> Path:
+        return folder / self._base.checkpoint.folder / f"step-{step}"
+
+    def _given_checkpoint(self, step: int, seed: int) -> tuple[int, Path]:
+        """The step and the folder of the checkpoint of a parent that was trained before."""
+        path = Path(self.study.parent.run.replace("{seed}", str(seed)))
+        match = re.fullmatch(r"step-(\d+)", path.name)
+        return (int(match[1]), path) if match else (step, self._checkpoint_of(path, step))
+
+    def _own_keys(self, run: StudyRun, known: Known) -> Settings:
+        """What the study itself sets, whatever the file says."""
+        own: Settings = {
+            "dump_folder": str(run.folder),
+            "checkpoint": {},
+            "training": {},
+            "lr_scheduler": {},
+            "saf": {},
+        }
+        _set_seeds(own, self.study, run.seed)
+        if run.checkpoint is not None:
+            own["checkpoint"] |= {"initial_load_path": str(run.checkpoint), "initial_load_model_only": False}
+        if run.arm is None or self.study.keep_checkpoints != "all":
+            own["checkpoint"]["keep_latest_k"] = 2
+        if run.arm is None:
+            whole = self._load(self._settings(run), self._place(run))
+            own["training"]["steps"] = run.last_step
+            # the schedule is that of the whole run
+            own["lr_scheduler"]["total_steps"] = whole.schedule_steps
+            own["saf"] |= {"enable": False, "matched_seconds": 0.0}
+            return own
+        given = {key for source in (self._settings(run), self._given.values) for key in source.get("saf", {})}
+        if "enable" not in given:
+            own["saf"]["enable"] = run.arm.freezes
+        if (
+            run.arm.freezes
+            and run.first_step
+            and not {"step", "fraction"} & (given | self.study.set.get("saf", {}).keys())
+        ):
+            own["saf"]["step"] = run.first_step
+        if run.name in self._timed:
+            own["validator"] = {"enable": False}
+        if "heads_of" in run.references:
+            own["saf"] |= self._heads_of(run, known)
+        if "seconds_of" in run.references:
+            reference = known(run.references["seconds_of"])
+            own["saf"]["matched_seconds"] = reference.seconds if reference else 1.0
+        if "tokens_of" in run.references and (reference := known(run.references["tokens_of"])):
+            steps = self._steps_for_tokens_of(run, reference)
+            own["training"]["steps"] = own["lr_scheduler"]["total_steps"] = steps
+        return own
+
+    def _heads_of(self, run: StudyRun, known: Known) -> Settings:
+        """Keys of [saf] that freeze the heads of another arm, or as many of them as the arm's own rate asks for."""
+        assert run.arm is not None
+        other = run.references["heads_of"]
+        config = self._load(self._settings(run), self._place(run), {"saf": {"enable": False}})
+        total = config.shape.total_heads
+        reference = known(other)
+        if reference is not None:
+            heads = reference.heads
+        else:
+            wanted = head_count(total, self.config(other, known).saf.rate, config.saf.rounding)
+            per_layer = config.shape.num_heads
+            heads = tuple(head_name(index // per_layer, index % per_layer) for index in range(wanted))
+        asked = "rate" in self._settings(run).get("saf", {})
+        number = head_count(total, config.saf.rate, config.saf.rounding) if asked else len(heads)
+        if number > len(heads):
+            message = f"means {number} heads, and {other.label} has {len(heads)} static ones; lower it"
+            raise ConfigError([Problem(self._place(run), "saf.rate", str(config.saf.rate), message)])
+        return {"selector": "list", "heads": list(heads[:number]), "rate": number / total}
+
+    def _steps_for_tokens_of(self, run: StudyRun, reference: Found) -> int:
+        other = run.references["tokens_of"]
+        config, its_config = self._load(self._settings(run), self._place(run)), self.config(other)
+        tokens = self.tokens(its_config, reference.step - other.first_step)
+        return run.first_step + max(1, round(tokens / self.tokens(config, 1)))
+
+    def _check(self) -> None:
+        """Raise ConfigError for all that is wrong with any run."""
+        problems: list[Problem] = []
+        for run in self.runs:
+            try:
+                config = self.config(run)
+                check_world_size(config, self.study.launch.world_size)
+            except ConfigError as error:
+                problems += error.problems
+                continue
+            problems += self._problems(run, config)
+        if problems:
+            # runs that differ by their seed share their faults
+            raise ConfigError(dict.fromkeys(problems))
+
+    def _problems(self, run: StudyRun, config: RunConfig) -> Iterator[Problem]:
+        place = self._place(run)
+        if not config.checkpoint.enable:
+            yield Problem(
+                place, "checkpoint.enable", "false", "must be true: arms go on from checkpoints of their parent"
+            )
+        if run.arm is None:
+            return
+        if run.first_step > config.training.steps:
+            message = f"the arm would begin after step {run.first_step}, and training.steps is {config.training.steps}"
+            yield Problem(place, "branch_step", str(run.first_step), message)
+        if self.study.parent.run and run.checkpoint and not (run.checkpoint / ".metadata").is_file():
+            message = (
+                f"has no complete checkpoint of step {run.first_step}: {run.checkpoint} does not exist or is cut short"
+            )
+            yield Problem(f"{self._source}: [parent]", "run", f'"{self.study.parent.run}"', message)
+        other = run.references.get("seconds_of")
+        if other is not None and other.first_step != run.first_step:
+            message = (
+                f"begins after step {other.first_step} and this arm after step {run.first_step}; both must branch there"
+            )
+            yield Problem(place, "seconds_of", f'"{other.name}"', message)
+
+
+def _set_seeds(own: Settings, study: Study, seed: int) -> None:
+    for key in study.seed_keys:
+        section, _, name = key.rpartition(".")
+        own.setdefault(section, {})[name] = seed

@@ -1,0 +1,126 @@
+"""Works through the runs of a study. Any number of processes and machines that share the folder may do so at once.
+
+There is no server: a process takes the next run whose parent and references have finished, and whose folder nobody has
+locked. The operating system drops the lock of a process that ends, however it ends, and the next one goes on from the
+run's newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from saf_titan.run.lock import InUse, lock
+from saf_titan.saf.plan.plan import StaticPlan
+from saf_titan.study.launch import LOG_FILE, Launcher, Stopped
+from saf_titan.study.plan import Found, StudyPlan, StudyRun
+from saf_titan.study.progress import final_loss, has_trained, is_done, log_of, require_same
+
+STUDY_LOCK = ".study.lock"
+"""File that a study locks in the folder of the run that it works on."""
+
+_POLL_SECONDS = 0.5
+_POLLS_A_LOOK = 10
+
+Say = Callable[[str], None]
+
+
+def work(plan: StudyPlan, launcher: Launcher, say: Say) -> None:
+    """Train all runs that are not done, and return when every run is.
+
+    Raises:
+        Stopped: a stop was requested.
+        Failed: a run ended with an error.
+        ValueError: a folder holds a run with other settings.
+    """
+    waiting = False
+    while todo := [run for run in plan.runs if not is_done(run)]:
+        if any(_try(plan, run, launcher, say) for run in todo if all(map(is_done, run.needs))):
+            waiting = False
+            continue
+        if not waiting:
+            say(f"waiting for {len(todo)} runs that other processes work on")
+            waiting = True
+        for _ in range(_POLLS_A_LOOK):
+            if launcher.stop_requested:
+                raise Stopped
+            time.sleep(_POLL_SECONDS)
+
+
+def known(run: StudyRun) -> Found | None:
+    """What a finished run tells the arms that refer to it."""
+    log = log_of(run.folder)
+    if log is None or log.finish is None:
+        return None
+    return Found(static_heads(run.folder), log.finish.seconds, log.finish.step)
+
+
+def static_heads(folder: Path) -> tuple[str, ...]:
+    """Names of the static heads of a run at its end, in the order in which they were chosen."""
+    log = log_of(folder)
+    if log is None or not log.freezes:
+        return ()
+    plan = StaticPlan.load(folder / log.freezes[-1].folder / "plan.safetensors")
+    return tuple(head.name for head in sorted(plan.heads, key=lambda head: (head.step, head.rank)))
+
+
+def _try(plan: StudyPlan, run: StudyRun, launcher: Launcher, say: Say) -> bool:
+    """Do a run unless another process works on it; returns whether it was free."""
+    try:
+        held = lock(run.folder, STUDY_LOCK)
+    except InUse:
+        return False
+    with held:
+        try:
+            # a run whose study was killed may still be on the way to its end
+            lock(run.folder).close()
+        except InUse:
+            return False
+        # another process may have finished it since the last look
+        if not is_done(run):
+            _do(plan, run, launcher, say)
+    return True
+
+
+def _do(plan: StudyPlan, run: StudyRun, launcher: Launcher, say: Say) -> None:
+    config = plan.config(run, known)
+    require_same(run, config)
+    checkpoints = run.folder / config.checkpoint.folder
+    if not has_trained(run) or not _last_checkpoint(run, checkpoints).is_file():
+        begun = log_of(run.folder)
+        verb = f"goes on (step {begun.last_step:,} is logged)" if begun and begun.last_step else "begins"
+        say(f"[{plan.runs.index(run) + 1}/{len(plan.runs)}] {run.label} {verb}; log: {run.folder / LOG_FILE}")
+        start = time.monotonic()
+        launcher.run(config)
+        if not has_trained(run):
+            raise Stopped(f"{run.label} was stopped before its last step")
+        say(f"    step {_last_step(run):,} after {time.monotonic() - start:,.0f} s")
+    if run.arm is not None and math.isnan(final_loss(run)):
+        launcher.run(plan.evaluation_config(run, _last_step(run)))
+        say(f"    evaluated: held-out loss {final_loss(run):.4f}")
+    _drop_checkpoints(plan, run, checkpoints, _last_step(run))
+
+
+def _last_step(run: StudyRun) -> int:
+    log = log_of(run.folder)
+    return log.finish.step if log is not None and log.finish is not None else 0
+
+
+def _last_checkpoint(run: StudyRun, checkpoints: Path) -> Path:
+    """The index of the last step's checkpoint: a run that was killed while it saved that must do its end again."""
+    return checkpoints / f"step-{_last_step(run)}" / ".metadata"
+
+
+def _drop_checkpoints(plan: StudyPlan, run: StudyRun, folder: Path, last_step: int) -> None:
+    """Remove the checkpoints of a finished run that nobody needs any more."""
+    keep = "last" if run.arm is None else plan.study.keep_checkpoints
+    if keep == "all" or not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if keep == "none" or path.name != f"step-{last_step}":
+            # without its index a half-deleted folder cannot be taken for a checkpoint
+            (path / ".metadata").unlink(missing_ok=True)
+            shutil.rmtree(path)
