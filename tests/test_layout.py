@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "saf_titan"
 
 ORDER = (
+    "study",
     "generate",
     "run",
     "report",

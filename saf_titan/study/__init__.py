@@ -1,0 +1,1 @@
+"""Comparisons of runs, and what freezing would do to a model."""
