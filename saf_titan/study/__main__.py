@@ -3,6 +3,7 @@
     python -m saf_titan.study STUDY.toml --dry-run        # runs, tokens, time, disk
     python -m saf_titan.study STUDY.toml                  # train what is missing, then table, csv, json and page
     python -m saf_titan.study STUDY.toml --table          # the same of what is there, without training
+    python -m saf_titan.study advise RUN|CHECKPOINT       # does freezing pay for this model, on this machine?
 
 STUDY is a file or the name of a study that comes with the package. Start the same command again to go on after a stop;
 start it on several machines that share the folder to share the runs. Any --section.key VALUE of a run's configuration
@@ -30,6 +31,10 @@ FAILURE, USER_ERROR = 1, 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status: 0 done or stopped on request, 1 a run failed, 2 a mistake."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["advise"]:
+        from saf_titan.study.advise.command import main as advise
+
+        return advise(words[1:])
     try:
         args, rest = _parser().parse_known_args(words)
         plan = _plan(args, rest)

@@ -1,0 +1,222 @@
+"""What freezing would do to a checkpoint: step times, losses right after freezing, and the cost of the freeze."""
+
+from __future__ import annotations
+
+# first: it must precede every other torchtitan module
+from saf_titan import compat  # isort: skip
+
+import dataclasses
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torchtitan.config import TORCH_DTYPE_MAP
+
+from saf_titan.config import RunConfig, load_config
+from saf_titan.data.loader import ShardLoader
+from saf_titan.models import model_spec
+from saf_titan.report.summary import Spread
+from saf_titan.run.calibration_data import CalibrationData, TokenBatch, calibration_loader, read_calibration_data
+from saf_titan.run.checkpoints import complete_checkpoints
+from saf_titan.run.folder import CONFIG_FILE
+from saf_titan.run.measurement import Measurement, sequence_losses
+from saf_titan.run.offline import load_model
+from saf_titan.run.precision import compute_precision
+from saf_titan.run.resume import model_identity, read_freeze, require_same_model
+from saf_titan.saf.calibrate.capture import Progress
+from saf_titan.saf.install.install import install
+from saf_titan.saf.plan.decide import make_plan
+from saf_titan.saf.plan.plan import StaticPlan
+from saf_titan.saf.select.registry import SELECTORS
+from saf_titan.study.advise.steps import Steps, speedups, spread
+
+CEILING = 1.0
+"""The rate at which all heads are static: no freeze can make a step faster."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rise:
+    """What a freeze does to the loss before any further training."""
+
+    heads: int
+    """Heads that became static: fewer than asked for where patterns do not fit."""
+    nats: float
+    """Change of the mean loss of a token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The figures that advice is given on."""
+
+    checkpoint: str
+    setting: str
+    """Model, sequence length, batch, precision and device, as a phrase."""
+    step: int
+    steps_left: int
+    """Updates that the run still has to do after the checkpoint."""
+    micro_batches: int
+    """Batches of the measured size in an update of the run, on one rank."""
+    num_heads: int
+    seconds: dict[float, Spread]
+    """Of a step with a batch, by the rate of static heads; 0 and `CEILING` are there."""
+    speedups: dict[float, Spread]
+    """Paired with the step of rate 0."""
+    attention_share: float
+    freeze_seconds: dict[str, float]
+    """Stages of a freeze by the selector of the run: "calibrate", "fit"."""
+    loss: float
+    """With all heads live, on held-out sequences that calibration has not seen; nats a token."""
+    rises: dict[str, dict[float, Rise]]
+    """By selector and rate."""
+
+
+def find_checkpoint(path: Path, config: Path | None = None) -> tuple[RunConfig, Path]:
+    """Return the run and the newest checkpoint whose heads are all live.
+
+    Args:
+        path: a checkpoint, or a run's folder.
+        config: TOML file of the run; by default the one in the run's folder.
+
+    Raises ValueError where there is none.
+    """
+    is_checkpoint = (path / ".metadata").is_file()
+    file = config or (path.resolve().parent.parent if is_checkpoint else path) / CONFIG_FILE
+    if not file.is_file():
+        raise ValueError(f"{path} is neither a checkpoint nor a run's folder: {file} is missing; give it with --config")
+    run = load_config(file)
+    if run.model.fuse_qkv:
+        run = dataclasses.replace(run, model=dataclasses.replace(run.model, fuse_qkv=False))
+    steps = {_step_of(path): path} if is_checkpoint else complete_checkpoints(path / run.checkpoint.folder)
+    for step in sorted(steps, reverse=True):
+        saved = read_freeze(steps[step])
+        if saved.plan is None:
+            if saved.model is not None:
+                require_same_model(saved.model, model_identity(run), source=str(steps[step]))
+            return run, steps[step]
+    if steps:
+        raise ValueError(f"{path}: heads are static already in every checkpoint; give one from before the freeze")
+    raise ValueError(f"{path / run.checkpoint.folder} holds no complete checkpoint: train with checkpoint.enable")
+
+
+def measure(
+    run: RunConfig,
+    checkpoint: Path,
+    *,
+    rates: Sequence[float],
+    selectors: Collection[str],
+    rounds: int,
+    progress: Progress,
+) -> Measured:
+    """Measure a checkpoint on this machine, in one process, on the accelerator if there is one.
+
+    Args:
+        rates: shares of all heads, above 0 and below 1.
+        selectors: names; those that watch gradients during training cannot be measured here.
+        rounds: steps that are timed for each rate, at least two.
+        progress: called with (stage, done, total).
+
+    Raises ValueError for a selector that needs a run, and for too few held-out sequences.
+    """
+    if watching := [name for name in selectors if SELECTORS[name].watches_gradients]:
+        raise ValueError(f"the selector {watching[0]} averages gradients over the steps of training: leave it out")
+    n = run.saf.calibration_sequences
+    # one half is calibrated on, the other half tells the loss
+    run = dataclasses.replace(run, saf=dataclasses.replace(run.saf, calibration_sequences=2 * n))
+    corpus = ShardLoader.Config(
+        path=run.data.path, corpus_vocab_size=run.data.vocab_size, vocab_size=run.shape.vocab_size
+    )
+    data = read_calibration_data(calibration_loader(corpus, run), run)
+    seen, unseen = _halves(data, n, run.calibration_batch_size)
+
+    device = torch.device("cpu" if compat.is_cpu() else torch.accelerator.current_accelerator() or "cpu")
+    precision = compute_precision(run)
+    spec = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
+    model = load_model(spec, checkpoint, device, TORCH_DTYPE_MAP[precision])
+
+    def forward(batch: TokenBatch) -> Tensor:
+        logits_BTV: Tensor = model(batch[0]["input"].to(device))
+        return logits_BTV
+
+    measurement = Measurement(
+        model,
+        run.saf,
+        forward=forward,
+        sequence_losses=lambda batch: sequence_losses(forward(batch), batch[1].to(device)),
+        group=None,
+    )
+    attentions = measurement.attentions
+    start = time.perf_counter()
+    calibration = measurement.calibrate(seen, selectors, None, progress)
+    calibrated = time.perf_counter() - start
+
+    def plan(rate: float, selector: str, max_fit_kl: float = run.saf.max_fit_kl) -> StaticPlan:
+        settings = dataclasses.replace(
+            run.saf, rate=rate, selector=selector, content="mean", heads=(), max_fit_kl=max_fit_kl, on_shortfall="warn"
+        )
+        return make_plan(calibration, settings, step=_step_of(checkpoint))
+
+    loss = measurement.held_out_loss(unseen)
+    rises: dict[str, dict[float, Rise]] = {}
+    plans: dict[float, StaticPlan | None] = {0.0: None}
+    fitted = 0.0
+    for number, selector in enumerate(selectors):
+        rises[selector] = {}
+        for rate in rates:
+            start = time.perf_counter()
+            chosen = plan(rate, selector)
+            fitted = max(fitted, time.perf_counter() - start)
+            install(attentions, chosen)
+            change = measurement.held_out_loss(unseen) - loss
+            rises[selector][rate] = Rise(heads=len(chosen.heads), nats=change)
+            plans.setdefault(rate, chosen)
+        progress("loss right after freezing", number + 1, len(selectors))
+    # a head that no pattern fits takes as long as any other
+    plans[CEILING] = plan(CEILING, next(iter(selectors)), max_fit_kl=1e9)
+    install(attentions, None)
+
+    tokens_BT, labels_BT = (
+        torch.cat(tensors) for tensors in zip(*((x["input"], y) for x, y in data.batches), strict=True)
+    )
+    size = min(run.training.local_batch_size, len(tokens_BT))
+    model.train()
+    steps = Steps(model, attentions, tokens_BT[:size].to(device), labels_BT[:size].to(device))
+    seconds = steps.time(plans, rounds)
+    step = _step_of(checkpoint)
+    return Measured(
+        checkpoint=str(checkpoint),
+        setting=(
+            f"{run.model.family} {run.model.flavor}, {size} x {run.training.seq_len:,} tokens a batch, {precision} on "
+            f"{device.type}"
+        ),
+        step=step,
+        steps_left=max(0, run.training.steps - step),
+        micro_batches=max(1, run.training.global_batch_size // size),
+        num_heads=calibration.live_LH.numel(),
+        seconds={rate: spread(values) for rate, values in seconds.items()},
+        speedups=speedups(seconds),
+        attention_share=steps.attention_share(),
+        freeze_seconds={"calibrate": calibrated, "fit": fitted},
+        loss=loss,
+        rises=rises,
+    )
+
+
+def _halves(
+    data: CalibrationData[TokenBatch], n: int, batch_size: int
+) -> tuple[CalibrationData[TokenBatch], list[TokenBatch]]:
+    """The first n sequences to calibrate on, and the others, in batches of the same size."""
+    inputs_NT = torch.cat([batch[0]["input"] for batch in data.batches])
+    labels_NT = torch.cat([batch[1] for batch in data.batches])
+
+    def batches(first: int, last: int) -> list[TokenBatch]:
+        parts = zip(inputs_NT[first:last].split(batch_size), labels_NT[first:last].split(batch_size), strict=True)
+        return [({"input": x_BT}, y_BT) for x_BT, y_BT in parts]
+
+    return dataclasses.replace(data, batches=batches(0, n), positions=data.positions[:n]), batches(n, len(inputs_NT))
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.resolve().name.removeprefix("step-"))

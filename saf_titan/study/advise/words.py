@@ -1,0 +1,115 @@
+"""The answer in words: what was measured, and whether freezing pays.
+
+The rule is simple, and stands in the answer: among the rates at which a step is faster for sure and the freeze pays
+for itself before the run ends, take the highest whose immediate rise of the loss stays within a limit. Further training
+takes back a part of the rise, which is not known before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from saf_titan.analysis.tables import text_table
+from saf_titan.report.format import count, loss_text, seconds_text
+from saf_titan.study.advise.measure import CEILING, Measured
+
+MIN_GAIN = 0.02
+"""A step must become faster by this share to be worth a freeze."""
+
+
+def break_even_updates(measured: Measured, rate: float) -> float:
+    """Updates of the run, on one rank, after which a freeze at `rate` has saved the seconds that it took."""
+    saved = measured.micro_batches * (measured.seconds[0.0].median - measured.seconds[rate].median)
+    return sum(measured.freeze_seconds.values()) / saved if saved > 0 else math.inf
+
+
+def gentlest(measured: Measured, rate: float) -> tuple[str, float]:
+    """The selector whose freeze at `rate` raises the loss least, and the rise in nats."""
+    rises = {selector: by_rate[rate].nats for selector, by_rate in measured.rises.items()}
+    return min(rises.items(), key=lambda item: item[1])
+
+
+def advice(measured: Measured, *, max_rise: float) -> str:
+    """Return the recommendation as a paragraph, with its reasons.
+
+    max_rise: nats a token that the loss may rise right after the freeze.
+    """
+    rates = sorted(rate for rate in measured.seconds if 0 < rate < CEILING)
+    ceiling = measured.speedups[CEILING].median
+    faster = [r for r in rates if measured.speedups[r].low > 1 and measured.speedups[r].median >= 1 + MIN_GAIN]
+    if not faster:
+        return (
+            f"No. No rate makes a step faster by {MIN_GAIN:.0%} or more for sure: attention is "
+            f"{measured.attention_share:.0%} of a step, and with every head static a step would be {ceiling:.2f} times "
+            "as fast. Freezing pays for longer sequences, where attention is a larger share."
+        )
+    if measured.steps_left == 0:
+        return (
+            f"Not for this run: it has no update left to save time in. Trained further, its steps would be up to "
+            f"{measured.speedups[faster[-1]].median:.2f} times as fast; generation from the frozen model needs less "
+            "memory and time too."
+        )
+    paying = [r for r in faster if break_even_updates(measured, r) < measured.steps_left]
+    if not paying:
+        needed = min(break_even_updates(measured, r) for r in faster)
+        return (
+            f"No. The freeze takes {seconds_text(sum(measured.freeze_seconds.values()))}, which {needed:,.0f} updates "
+            f"would save, and {measured.steps_left:,} are left. Freeze earlier, or calibrate on fewer sequences."
+        )
+    gentle = [r for r in paying if gentlest(measured, r)[1] <= max_rise]
+    if not gentle:
+        selector, rise = gentlest(measured, paying[0])
+        return (
+            f"Not yet. Even {paying[0]:.0%} of the heads, chosen by {selector}, raise the loss by {rise:.4f} nats "
+            f"right away, more than {max_rise:g}. Try fewer heads, a later step, or saf.compensate; a study tells what "
+            "further training takes back."
+        )
+    rate = gentle[-1]
+    selector, rise = gentlest(measured, rate)
+    saved = 1 - measured.seconds[rate].median / measured.seconds[0.0].median
+    return (
+        f'Yes: saf.rate = {rate:g}, saf.selector = "{selector}". A step becomes {measured.speedups[rate].median:.2f} '
+        f"times as fast ({saved:.0%} less time for the {measured.steps_left:,} updates that are left), the freeze pays "
+        f"for itself after {_updates(break_even_updates(measured, rate))}, and the loss changes by {rise:+.4f} nats "
+        f"right away, of which further training takes back a part. It is the highest of the rates with at most "
+        f"{max_rise:g} nats."
+    )
+
+
+def lines(measured: Measured, *, max_rise: float, is_terminal: bool = False) -> Iterator[str]:
+    """Everything that was measured, and the advice."""
+    rates = sorted(measured.seconds)
+    yield f"{measured.checkpoint}: step {measured.step:,}, {measured.steps_left:,} updates left"
+    yield measured.setting
+    yield ""
+    rows = [
+        (
+            "all heads" if rate == CEILING else f"{rate:.0%} static",
+            f"{measured.seconds[rate].median:.4g}",
+            f"{measured.speedups[rate].median:.2f}x",
+            f"{measured.speedups[rate].low:.2f} to {measured.speedups[rate].high:.2f}",
+            _updates(break_even_updates(measured, rate)) if 0 < rate < CEILING else "",
+        )
+        for rate in rates
+    ]
+    yield from text_table(
+        ("step of a batch", "seconds", "speed", "middle half", "pays after"), rows, is_terminal=is_terminal
+    )
+    yield f"attention (scores, softmax, values; no projections), all heads live: {measured.attention_share:.0%} of it"
+    stages = ", ".join(f"{stage} {seconds_text(seconds)}" for stage, seconds in measured.freeze_seconds.items())
+    yield f"a freeze takes: {stages}"
+    yield ""
+    yield f"loss on held-out sequences, all heads live: {loss_text(measured.loss)}; change right after freezing:"
+    shown = [rate for rate in rates if 0 < rate < CEILING]
+    table = [
+        (selector, *(f"{by_rate[rate].nats:+.4f} ({by_rate[rate].heads} heads)" for rate in shown))
+        for selector, by_rate in measured.rises.items()
+    ]
+    yield from text_table(("chosen by", *(f"{rate:.0%}" for rate in shown)), table, is_terminal=is_terminal)
+    yield ""
+    yield advice(measured, max_rise=max_rise)
+
+
+def _updates(number: float) -> str:
+    return "never" if math.isinf(number) else count(max(1, math.ceil(number - 1e-9)), "update")
