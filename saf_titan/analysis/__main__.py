@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 def contributions(args: argparse.Namespace) -> int:
+    if args.query is not None and args.query >= args.length:
+        raise ValueError(f"--query {args.query}, but the sequences have the positions 0 to {args.length - 1}")
     decoder, excerpts = _open(args)
     from saf_titan.analysis.contribution_tables import measure_contributions, query_lines, token_shares
     from saf_titan.analysis.tables import stdout_is_terminal
@@ -37,8 +39,6 @@ def contributions(args: argparse.Namespace) -> int:
     )
     print("\n".join(measured.lines(is_terminal=stdout_is_terminal())))
     if args.query is not None:
-        if args.query >= args.length:
-            raise ValueError(f"--query {args.query}, but the sequences have the positions 0 to {args.length - 1}")
         shares = token_shares(decoder, excerpts.tokens_NT[:1], args.query, is_behind_norm=args.behind_norm)
         print()
         print("\n".join(query_lines(decoder, excerpts.tokens_NT[0], shares, is_terminal=stdout_is_terminal())))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 
 def number(value: float, digits: int = 3, *, sign: bool = False) -> str:
@@ -13,12 +13,10 @@ def number(value: float, digits: int = 3, *, sign: bool = False) -> str:
     return "-" if math.isnan(value) else f"{value:{'+' if sign else ''}.{digits}f}"
 
 
-def text_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, bold_rows: Collection[int] = (), is_terminal: bool = False
-) -> list[str]:
+def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, is_terminal: bool = False) -> list[str]:
     """Lines of a table: the first column to the left, the others to the right, two spaces between columns.
 
-    bold_rows, and the heading, stand out where `is_terminal` is true; otherwise the text has no control characters.
+    The heading is bold where `is_terminal` is true; otherwise the text has no control characters.
     """
     widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
     lines = [
@@ -28,10 +26,7 @@ def text_table(
         ).rstrip()
         for row in (columns, *rows)
     ]
-    if is_terminal:
-        marked = {0, *(n + 1 for n in bold_rows)}
-        lines = [f"\x1b[1m{line}\x1b[0m" if n in marked else line for n, line in enumerate(lines)]
-    return lines
+    return [f"\x1b[1m{lines[0]}\x1b[0m", *lines[1:]] if is_terminal else lines
 
 
 def stdout_is_terminal() -> bool:

@@ -13,6 +13,7 @@ process of its own for each length.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import math
 import multiprocessing
@@ -23,7 +24,7 @@ from pathlib import Path
 from saf_titan import compat  # noqa: F401  # isort: skip
 
 import torch
-from timing import machine_line, process_peak_bytes, time_interleaved
+from timing import machine_line, time_interleaved
 from torch import Tensor
 
 from saf_titan.analysis.contribution import HeadValues, Level, contribution_weights, head_values
@@ -106,11 +107,11 @@ def exact(args: argparse.Namespace) -> None:
     layers = len(next(iter(worst.values())))
     print(f"{args.model or 'random weights'}: {layers} layers; largest error / sum of |c|, and its median over layers")
     for name, values in worst.items():
-        print(f"  {name:<44}{max(values):9.2e}{statistics.median(values):10.2e}")
+        print(f"  {name:<44}{max(values):12.2e}{statistics.median(values):12.2e}")
     if not args.model:
         for level in LEVELS:
             print(
-                f"  {level}: summaries of row blocks of 1 to {SHORT + 1}, {SHORT} positions: {block_error(level):9.2e}"
+                f"  {level}: summaries of row blocks of 1 to {SHORT + 1}, {SHORT} positions: {block_error(level):12.2e}"
             )
 
 
@@ -193,25 +194,34 @@ def memory(args: argparse.Namespace) -> None:
             before, inputs, after = pool.apply(_peak, (T,))
         H, M = 12, 64
         print(
-            f"T {T}: {(after - before) / 2**20:.0f} MiB more than before the summary (queries, keys and values: "
-            f"{inputs / 2**20:.0f} MiB); {(after - before) / (H * T):.0f} bytes a head and position; one (H, T, T) "
+            f"T {T}: at most {(after - before) / 2**20:.0f} MiB more than before the summary (queries, keys and "
+            f"values: {inputs / 2**20:.0f} MiB); one (H, T, T) "
             f"float32 tensor {H * T * T * 4 / 2**20:.0f} MiB, (H, T, T, C) {H * T * T * M * H * 4 / 2**30:.0f} GiB"
         )
 
 
 @torch.no_grad()
 def _peak(T: int) -> tuple[int, int, int]:
-    """Peak bytes of this process before and after the summary of a layer, and the bytes of its inputs."""
+    """Resident bytes of this process before the summary of a layer, bytes of its inputs, and the peak during it."""
     torch.set_num_threads(1)
     # libraries that the first call loads are none of it
     small = watched_layer(layer_of_124m(64), torch.randn(1, 64, 768))
     summarize_contributions(small.rows, layer_values(small), level="layer")
     layer = watched_layer(layer_of_124m(T), torch.randn(1, T, 768))
     gc.collect()
-    before = process_peak_bytes()
+    # what the forward before took and gave back is no part of it
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status_bytes("VmRSS")
     for level in LEVELS:
         summarize_contributions(layer.rows, layer_values(layer), level=level)
-    return before, 3 * T * 768 * 4, process_peak_bytes()
+    return before, 3 * T * 768 * 4, _status_bytes("VmHWM")
+
+
+def _status_bytes(name: str) -> int:
+    """A line of this process's status in bytes (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def main() -> None:
