@@ -17,7 +17,7 @@ from rust_data import _native
 from rust_data.arguments import place, whole
 from rust_data.manifest import read_manifest
 from rust_data.sizes import check_range
-from rust_data.tokenizer import BUNDLED, Tokenizer
+from rust_data.tokenizer import Tokenizer
 
 _CHUNK_TOKENS = 1 << 22
 
@@ -94,7 +94,7 @@ def inspect(path: Path, num_documents: int = 2, digest: bool = True) -> None:
         note += f", {source['error']}" if source.get("error") else ""
         print(f"from {source['file']}: {source['documents']} documents{note}")
     first = next((shard for split in manifest["splits"].values() for shard in split["shards"]), None)
-    if first and tokenizer["name"] in BUNDLED:
+    if first:
         _print_documents(path / first["file"], num_documents)
 
 
@@ -105,7 +105,8 @@ def _print_shard(path: Path, header: dict[str, Any]) -> None:
 
 def _print_documents(path: Path, count: int) -> None:
     tokenizer = Tokenizer("gpt2")
-    if _native.read_header(path)["tokenizer_sha256"] != tokenizer.sha256:
+    if count and _native.read_header(path)["tokenizer_sha256"] != tokenizer.sha256:
+        print("  documents are shown as text for GPT-2's tokenizer alone")
         return
     for number, ids in enumerate(documents_of(path, count)):
         text = " ".join(tokenizer.decode(ids).split())
@@ -121,6 +122,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--no-digest", action="store_true", help="do not compare SHA-256 digests")
     args = parser.parse_args(argv)
     try:
+        if args.no_digest and args.path.is_file():
+            raise ValueError("--no-digest: a file alone has no digest to compare; leave it out")
         inspect(args.path, args.documents, not args.no_digest)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -30,8 +30,8 @@ class Tokenizer:
             `.tiktoken` file of one of the named encodings.
 
     Raises:
-        ValueError: if there is no such tokenizer, or if a part of its `tokenizer.json` would give other ids than Hugging
-            Face `tokenizers` does; the message names the part.
+        ValueError: if there is no such tokenizer, or if a part of its `tokenizer.json` would give other ids than
+            Hugging Face `tokenizers` does; the message names the part.
 
     >>> ids, offsets = Tokenizer("gpt2").encode_batch(["hello world", ""])
     >>> ids.tolist(), offsets.tolist()
