@@ -163,12 +163,21 @@ def run(args: argparse.Namespace) -> None:
 
 def _refuse_unused(args: argparse.Namespace) -> None:
     """ValueError for options that would have no effect."""
-    given = {"--split": args.split, "--out": args.out, "--shard-rows": args.shard_rows}
+    given = {
+        "--split": args.split,
+        "--out": args.out,
+        "--shard-rows": args.shard_rows,
+        "--threads": args.threads,
+    }
     unused = [name for name, value in given.items() if value is not None]
     if args.preview and unused:
         raise ValueError(f"--preview prints one row and writes nothing: leave out {', '.join(unused)}")
     if args.shard_rows is not None and getattr(args, "zoology", False):
         raise ValueError("--shard-rows: with --zoology each split is one shard; leave it out")
+    if args.threads is not None and getattr(args, "zoology", False):
+        raise ValueError("--threads: with --zoology all rows are one random stream, drawn on one thread; leave it out")
+    if args.seed and getattr(args, "deterministic", False):
+        raise ValueError("--seed: with --deterministic nothing is drawn; leave it out")
     if args.shard_rows is not None and args.out is not None and args.out.suffix == ".npz":
         raise ValueError("--shard-rows: a single .npz file has no shards; leave it out, or give a folder as --out")
 

@@ -108,6 +108,8 @@ def _print_documents(path: Path, count: int) -> None:
     digest = _native.read_header(path)["tokenizer_sha256"]
     tokenizer = next((known for known in map(Tokenizer, BUNDLED) if known.sha256 == digest), None)
     if tokenizer is None:
+        if count:
+            print("  documents are shown as text for bundled tokenizers alone")
         return
     for number, ids in enumerate(documents_of(path, count)):
         text = " ".join(tokenizer.decode(ids).split())
@@ -123,6 +125,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--no-digest", action="store_true", help="do not compare SHA-256 digests")
     args = parser.parse_args(argv)
     try:
+        if args.no_digest and args.path.is_file():
+            raise ValueError("--no-digest: a file alone has no digest to compare; leave it out")
         inspect(args.path, args.documents, not args.no_digest)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -24,6 +24,8 @@ from rust_data.tokenizer import Tokenizer
 
 FORMATS = ("shards", "nanogpt")
 ON_ERROR = ("stop", "skip")
+SHARD_TOKENS = 100_000_000
+"""Tokens a shard, unless told otherwise."""
 _JOURNAL = "progress.json"
 _LISTED = 20
 """Number of names that a message lists."""
@@ -36,7 +38,7 @@ def tokenize(
     *,
     tokenizer: str | Path = "gpt2",
     column: str = "text",
-    shard_tokens: int = 100_000_000,
+    shard_tokens: int = SHARD_TOKENS,
     val_tokens: int = 0,
     seed: int = 0,
     threads: int | None = None,
@@ -168,7 +170,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
         "--tokenizer", default="gpt2", metavar="NAME|PATH", help="gpt2, bytes, cl100k_base, ..., a file (default: gpt2)"
     )
     add("--column", default="text", help="column or field with the text (default: text)")
-    add("--shard-tokens", type=count, default=100_000_000, metavar="N", help="tokens a shard (default: 100M)")
+    add("--shard-tokens", type=count, default=SHARD_TOKENS, metavar="N", help="tokens a shard (default: 100M)")
     add("--val-tokens", type=count, default=10_000_000, metavar="N", help="tokens of the val split (default: 10M)")
     add("--seed", type=whole, default=0, metavar="S", help="permute the documents; 0 keeps their order (default)")
     add("--threads", type=whole, metavar="N", help="default: the CPUs this process may use")
@@ -202,6 +204,9 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{name}: {format_count(split['tokens'])} tokens, {documents} documents, {files} shards in {out}")
     if manifest["splits"]["val"].get("cut_document"):
         print("val ends inside a document that is larger than --val-tokens; train begins with the rest of it")
+    _note_unused(args, [source["file"] for source in manifest["sources"]])
+    if args["seed"] and sum(source["documents"] for source in manifest["sources"]) < 2:
+        print("note: --seed has no effect on a single document", file=sys.stderr)
     skipped = sum(source["skipped"] for source in manifest["sources"])
     broken = [(source["file"], source["error"]) for source in manifest["sources"] if "error" in source]
     if skipped or broken:
@@ -211,6 +216,18 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _note_unused(args: dict[str, Any], files: list[str]) -> None:
+    """Says which options had another value than their default and do not matter to the result."""
+    if args["column"] != "text" and all(file.endswith((".txt", ".txt.gz", ".txt.zst")) for file in files):
+        print("note: --column has no effect on .txt files, which are one document each", file=sys.stderr)
+    if args["format"] == "nanogpt" and args["shard_tokens"] != SHARD_TOKENS:
+        print(
+            "note: --shard-tokens has no effect on the files of --format nanogpt, one for each split; "
+            "it only says how often a run can be resumed",
+            file=sys.stderr,
+        )
+
+
 def _print_plan(inputs: list[str], out: Path, args: dict[str, Any]) -> None:
     settings = {name: value for name, value in args.items() if name != "quiet"}
     tokenizer = Tokenizer(settings.pop("tokenizer"))
@@ -218,6 +235,7 @@ def _print_plan(inputs: list[str], out: Path, args: dict[str, Any]) -> None:
     files, unreadable = job.plan()
     for path, size, units in files:
         print(f"{path}: {format_count(size)} bytes, {units} units of work")
+    _note_unused(args, [path for path, _, _ in files])
     _print_passed_over(job.passed_over(), _LISTED)
     if unreadable:
         print(f"cannot be read: {len(unreadable)}")

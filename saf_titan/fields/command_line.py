@@ -5,14 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from saf_titan.fields.convert import Mismatch, convert, describe, takes_text
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a mistake on the command line as every other mistake is reported: by a ValueError."""
+    """Reports a mistake on the command line as every other mistake is reported: by a ValueError.
+
+    The parsed arguments have one attribute more, `defaults`: the values of options that were not given.
+    """
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        parsed, rest = super().parse_known_args(args, namespace)
+        # the parser of a subcommand comes first, and it knows the options
+        if not hasattr(parsed, "defaults"):
+            parsed.defaults = {name: self.get_default(name) for name in vars(parsed)}
+        return parsed, rest
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}; {self.prog} --help shows what there is")
@@ -31,7 +41,17 @@ def value_of(hint: object) -> Callable[[str], Any]:
     return read
 
 
-def run_command(parser: argparse.ArgumentParser, argv: list[str] | None) -> int:
+def note_unused(args: argparse.Namespace, names: Sequence[str], reason: str) -> None:
+    """Say in one line which of the options `names` were given another value than their default without any effect.
+
+    names: attributes of `args`, which a `Parser` made; reason: why they have no effect, as the end of a sentence.
+    """
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) != args.defaults[name]]
+    if given:
+        print(f"note: {', '.join(given)} {'has' if len(given) == 1 else 'have'} no effect {reason}", file=sys.stderr)
+
+
+def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     """Call the function `run` of the chosen command; after one line, return 2 for whatever the user can mend."""
     try:
         args = parser.parse_args(argv)

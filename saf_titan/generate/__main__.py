@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
-from saf_titan.fields.command_line import Parser, run_command, value_of
+from saf_titan.fields.command_line import Parser, note_unused, run_command, value_of
 from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def write_texts(args: argparse.Namespace) -> int:
     prompts = _read_prompts(args)
     if args.stream and len(prompts) > 1:
         raise ValueError(f"--stream shows one text as it grows, and there are {len(prompts)} prompts; leave one out")
+    if sampling.temperature == 0:
+        note_unused(args, ["top_k", "top_p", "seed"], "at --temperature 0, which takes the likeliest token")
     if not args.path.exists():
         raise ValueError(f"{args.path} does not exist: give a checkpoint, a run's folder or a folder of transformers")
     # torch takes long to import, and small mistakes come first
@@ -50,9 +52,11 @@ def _write_by_transformers(args: argparse.Namespace, prompts: list[str], samplin
         ("--extrapolate", args.extrapolate),
         ("--tokenizer", args.tokenizer),
         ("--config", args.config),
+        ("--explain", args.explain),
     ):
         if value:
             raise ValueError(f"{option} is for checkpoints of this trainer, and {args.path} is a model of transformers")
+    note_unused(args, ["batch_size"], "on a model of transformers, which writes one text after the other")
     model = TransformersModel(args.path, args.dtype)
     model.require_length(prompts, args.max_new_tokens)
     if model.model.plan is not None:
@@ -73,6 +77,8 @@ def _write_by_checkpoint(args: argparse.Namespace, prompts: list[str], sampling:
     from saf_titan.generate.text import generate, tokens_needed
     from saf_titan.generate.tokenizer import find_tokenizer
 
+    if len(prompts) == 1:
+        note_unused(args, ["batch_size"], "on a single prompt")
     source = find_source(args.path, args.config)
     tokenizer = find_tokenizer(Path(source.run.data.path), args.tokenizer, vocab_size=source.run.shape.vocab_size)
     # the end of one document is where the next one begins

@@ -30,7 +30,7 @@ from transformers.utils import logging
 from saf_titan.analysis.replacement import replacement_lines, replacement_losses
 from saf_titan.config import load_config
 from saf_titan.data.excerpts import Excerpts
-from saf_titan.fields.command_line import Parser, run_command, value_of
+from saf_titan.fields.command_line import Parser, note_unused, run_command, value_of
 from saf_titan.fields.convert import field_types
 from saf_titan.fields.ranges import Range
 from saf_titan.hf.answer_tasks import TASKS
@@ -76,6 +76,8 @@ def freeze(args: argparse.Namespace) -> int:
         raise ValueError(f"{args.out} exists already; choose another folder or remove it")
     if args.compensate and args.text is None and args.data is None:
         raise ValueError("--compensate solves weights on sequences: give --text or --data")
+    if not args.compensate:
+        note_unused(args, ["text", "data", "sequences", "length"], "without --compensate, which reads a text")
     model = _load(args.model)
     _require_no_plan(model, args.model)
     rows: Any = {}

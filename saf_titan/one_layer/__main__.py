@@ -16,17 +16,16 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
+from saf_titan.fields.command_line import Parser, note_unused, run_command
 from saf_titan.one_layer import theory
 from saf_titan.one_layer.experiments import Arm, figure_2, run_arm, sweep
 from saf_titan.one_layer.picture import save_maps, save_sweep, save_table
 from saf_titan.one_layer.setting import PARAMETRIZATIONS, Ramp, Task
 from saf_titan.one_layer.train import OPTIMIZERS, Progress, Training
-
-USER_ERROR = 2
 
 
 def predict(args: argparse.Namespace) -> int:
@@ -41,11 +40,16 @@ def predict(args: argparse.Namespace) -> int:
 
 
 def train_one(args: argparse.Namespace) -> int:
+    if args.ratio_end is None:
+        note_unused(args, ["ramp_steps"], "without --ratio-end, the ratio at the end of the ramp")
+    elif args.ramp_steps == 0:
+        raise ValueError(f"--ratio-end {args.ratio_end:g} is reached at the end of a ramp: give --ramp-steps")
     arm = run_arm(args.parametrization, _training(args, _ramp(args)), progress=_progress(args.parametrization))
     return _finish(args, "train", [arm])
 
 
 def figure2(args: argparse.Namespace) -> int:
+    note_unused(args, ["parametrization"], "on figure2, which trains each of its maps as the paper does")
     arms = figure_2(_training(args, Ramp()), progress=_progress)
     save_maps(_folder(args) / "figure2.png", arms)
     return _finish(args, "figure2", arms)
@@ -98,6 +102,12 @@ def _ramp(args: argparse.Namespace) -> Ramp:
 
 
 def _training(args: argparse.Namespace, ramp: Ramp) -> Training:
+    if args.optimizer == "gd":
+        note_unused(args, ["batch_size"], "with --optimizer gd, which takes the whole task at every step")
+        if args.aligned:
+            note_unused(args, ["seed"], "with --aligned and --optimizer gd, where nothing is drawn")
+            if args.seeds > 1:
+                print(f"note: {args.seeds} equal models are trained, because nothing is drawn", file=sys.stderr)
     return Training(
         parametrization=args.parametrization,
         task=_task(args),
@@ -129,23 +139,18 @@ def _progress(title: str) -> Progress:
     return show
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; {self.prog} --help shows what there is")
-
-
 def parser() -> argparse.ArgumentParser:
-    main = _Parser(
+    main = Parser(
         prog="python -m saf_titan.one_layer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands: Any = main.add_subparsers(required=True, metavar="command")
-    task = _Parser(add_help=False)
+    task = Parser(add_help=False)
     task.add_argument("--classes", type=int, default=4, help="K (default: 4)")
     task.add_argument("--distinct", type=int, default=3, help="token types that each class owns (default: 3)")
     task.add_argument("--common", type=int, default=5, help="token types that tell nothing (default: 5)")
     task.add_argument("--until-loss", type=float, default=1e-3, metavar="NATS", help="NLL to stop at (default: 0.001)")
 
-    training = _Parser(add_help=False)
+    training = Parser(add_help=False)
     training.add_argument("--parametrization", choices=PARAMETRIZATIONS, default="CACO")
     training.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd", help="gd: the whole task at every step")
     training.add_argument("--rate", type=float, default=1.0, help="learning rate of the OV circuit (default: 1)")
@@ -180,13 +185,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; the exit status is 2, after one line, for whatever the user can mend."""
-    try:
-        args = parser().parse_args(argv)
-        status: int = args.run(args)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return USER_ERROR
-    return status
+    return run_command(parser(), argv)
 
 
 if __name__ == "__main__":

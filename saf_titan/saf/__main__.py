@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Annotated
 
 from saf_titan.config.own_sections import SafSection
-from saf_titan.fields.command_line import Parser, run_command, value_of
+from saf_titan.fields.command_line import Parser, note_unused, run_command, value_of
 from saf_titan.fields.convert import describe, field_types
 from saf_titan.fields.docs import field_docs
 from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE
@@ -108,6 +108,8 @@ def select(args: argparse.Namespace) -> int:
     if head_count(num_heads, args.rate, args.rounding) == 0:
         raise ValueError(f"--rate {args.rate:g} means none of the {num_heads} heads; raise it")
     settings = PlanSettings(**{name: getattr(args, name) for name in field_types(PlanSettings)})
+    for names, reason in settings.without_effect():
+        note_unused(args, names, reason)
     plan = make_plan(calibration, settings, step=args.step, base_plan=StaticPlan.load(args.base) if args.base else None)
     plan.save(args.out)
     print(plan_table(plan), f"wrote {args.out}", sep="\n\n")

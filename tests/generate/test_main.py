@@ -144,6 +144,15 @@ def test_mistakes_are_one_line(run_folder: Path, tmp_path: Path, capsys: pytest.
         assert not out
 
 
+def test_options_without_effect_are_said(run_folder: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--prompt", "a", "--max-new-tokens", 1, "--temperature", 0, "--top-k", 3, "--seed", 4, "--batch-size", 2)
+    for folder, reason in ((run_folder, "on a single prompt"), (made / "model", "writes one text after the other")):
+        lines = written(capsys, folder, *words)[1].splitlines()
+        assert lines[0] == "note: --top-k, --seed have no effect at --temperature 0, which takes the likeliest token"
+        assert lines[1].startswith("note: --batch-size has no effect")
+        assert reason in lines[1]
+
+
 def test_a_folder_without_a_whole_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path)
     assert "holds no complete checkpoint" in written(capsys, folder, "--prompt", "a", status=2)[1]
@@ -170,6 +179,7 @@ def test_what_a_folder_of_transformers_cannot_do(
     for words, message in (
         ([made / "frozen", "--prompt", "fox", "--max-new-tokens", 15], "fitted to sequences of 16 tokens"),
         ([made / "frozen", "--prompt", "fox", "--extrapolate"], "--extrapolate is for checkpoints of this trainer"),
+        ([made / "frozen", "--prompt", "fox", "--explain"], "--explain is for checkpoints of this trainer"),
         ([bare, "--prompt", "fox"], "has no tokenizer"),
     ):
         out, err = written(capsys, *words, status=2)

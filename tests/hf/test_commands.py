@@ -76,6 +76,12 @@ def test_the_frozen_folder(made: Path) -> None:
                 assert not weights[f"model.layers.{head.layer}.self_attn.{kind}_proj.{part}"][rows].any()
 
 
+def test_a_text_that_nothing_reads_is_said(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["freeze", str(made / "model"), "--plan", str(made / "plan"), "--out", str(tmp_path / "out")]
+    assert main([*words, "--text", str(made / "text.txt"), "--length", "8"]) == 0
+    assert "note: --text, --length have no effect without --compensate" in capsys.readouterr().err
+
+
 def test_perplexity_compares_with_ordinary_attention(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--text", str(made / "text.txt")]
     assert main(["perplexity", str(made / "model"), *words, "--plan", str(made / "plan")]) == 0

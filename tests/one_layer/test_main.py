@@ -55,6 +55,7 @@ def test_training_that_does_not_arrive_is_status_1(tmp_path: Path, capsys: pytes
         (["train", "--classes", "1"], "at least 2 classes"),
         (["train", "--ratio", "-1"], "a ratio must be positive"),
         (["train", "--parametrization", "XYZ"], "invalid choice"),
+        (["train", "--ratio-end", "5"], "is reached at the end of a ramp: give --ramp-steps"),
         ([], "command"),
     ],
 )
@@ -63,3 +64,16 @@ def test_mistakes_are_one_line_and_status_2(words: list[str], message: str, caps
     error = capsys.readouterr().err
     assert message in error
     assert len(error.splitlines()) == 1
+
+
+def test_options_without_effect_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*FAST, "--out", str(tmp_path), "--seed", "7", "--batch-size", "4"]
+    assert main(["train", *words, "--aligned", "--ramp-steps", "9"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "note: --ramp-steps has no effect without --ratio-end, the ratio at the end of the ramp",
+        "note: --batch-size has no effect with --optimizer gd, which takes the whole task at every step",
+        "note: --seed has no effect with --aligned and --optimizer gd, where nothing is drawn",
+        "note: 2 equal models are trained, because nothing is drawn",
+    ]
+    assert main(["figure2", "--parametrization", "FAFO", "--classes", "1"]) == 2
+    assert capsys.readouterr().err.startswith("note: --parametrization has no effect on figure2")

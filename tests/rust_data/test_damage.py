@@ -325,6 +325,8 @@ def test_inspect_checks_the_digest(tmp_path: Path, capsys: pytest.CaptureFixture
     assert inspect_main([str(tmp_path / "out")]) == 1
     assert "the manifest says" in capsys.readouterr().err
     assert inspect_main([str(tmp_path / "out"), "--no-digest"]) == 0
+    assert inspect_main([str(shard), "--no-digest"]) == 1
+    assert "a file alone has no digest" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

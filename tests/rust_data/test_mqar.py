@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rust_data import class_tokens
 from rust_data.gen import main, parse_args, run
 from rust_data.mqar import IGNORE, Mqar, borders, generate, generate_zoology, preview
 
@@ -292,6 +293,16 @@ def test_options_without_effect_are_refused(capsys: pytest.CaptureFixture[str]) 
         (["--preview", "--split", "a=5", "--out", "x"], "writes nothing: leave out --split, --out"),
         (["--zoology", "--no-fillers", "--split", "a=5", "--out", "x", "--shard-rows", "3"], "each split is one shard"),
         (["--split", "a=5", "--out", "x.npz", "--shard-rows", "3"], "a single .npz file has no shards"),
+        (["--preview", "--threads", "2"], "writes nothing: leave out --threads"),
+        (["--zoology", "--no-fillers", "--split", "a=5", "--out", "x", "--threads", "2"], "drawn on one thread"),
     ):
         assert main(["mqar", *arguments]) == 1
         assert message in capsys.readouterr().err
+    words = "class-tokens --counts 2,3 --deterministic --seed 4 --preview"
+    assert main(words.split()) == 1
+    assert "with --deterministic nothing is drawn" in capsys.readouterr().err
+
+
+def test_a_seed_changes_no_deterministic_rows() -> None:
+    first, second = (class_tokens.generate(6, counts=(2, 3), deterministic=True, seed=seed) for seed in (0, 4))
+    assert np.array_equal(first.tokens, second.tokens)

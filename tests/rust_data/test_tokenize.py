@@ -256,3 +256,19 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "'many': expected a whole number" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([source, "--out", str(out), "--part", "3/3"])
+
+
+def test_options_without_effect_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text("one two three")
+    words = [str(tmp_path / "a.txt"), "--val-tokens", "0", "--quiet", "--seed", "5", "--column", "body"]
+    assert main([*words, "--out", str(tmp_path / "out"), "--format", "nanogpt", "--shard-tokens", "1K"]) == 0
+    assert [line.partition(" has")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "note: --column",
+        "note: --shard-tokens",
+        "note: --seed",
+    ]
+    (tmp_path / "b.jsonl").write_text('{"body": "one"}\n{"body": "two"}\n')
+    assert main([str(tmp_path / "b.jsonl"), *words[1:], "--out", str(tmp_path / "more"), "--shard-tokens", "1K"]) == 0
+    assert not capsys.readouterr().err
+    assert main([str(tmp_path / "a.txt"), "--column", "body", "--out", str(tmp_path / "dry"), "--dry-run"]) == 0
+    assert "--column has no effect" in capsys.readouterr().err

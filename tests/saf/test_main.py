@@ -9,7 +9,12 @@ import pytest
 import torch
 
 from saf_titan.saf.__main__ import main
+from saf_titan.saf.fit.content import CompactContent, Content, DenseContent
+from saf_titan.saf.fit.registry import CONTENTS
 from saf_titan.saf.plan.plan import StaticPlan
+from saf_titan.saf.plan.settings import PlanSettings
+from saf_titan.saf.select.registry import SELECTORS
+from saf_titan.saf.select.selector import Selector
 from tests.saf.plans import plan_of
 from tests.saf.synthetic import calibration
 
@@ -37,6 +42,40 @@ def test_select_passes_its_options_on(files: Path) -> None:
     assert [(head.layer, head.head) for head in plan.heads] == [(0, 2), (1, 2)]
     assert (plan.step, plan.content) == (9, "uniform")
     assert main(["diff", str(files / "plan"), str(files / "list")]) == 1
+
+
+def test_options_without_effect_are_said(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["select", str(files / "stats"), "--rate", "0.34", "--out", str(files / "out")]
+    options = ["--seed", "3", "--max-fit-kl", "9", "--fit-method", "ipf", "--max-dense-gib", "4"]
+    assert main([*words, *options, "--content", "prune", "--heads", "L0H2,L1H2"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "note: --seed has no effect on selector variance and content prune, which draw nothing",
+        "note: --heads has no effect on selector variance: only selector list takes heads by name",
+        "note: --max-fit-kl, --fit-method have no effect on content prune, which fits no pattern",
+        "note: --max-dense-gib has no effect on content prune, which has no matrices",
+    ]
+    assert main([*words, "--seed", "3", "--selector", "random_layer_matched", "--max-fit-kl", "9"]) == 0
+    assert main([*words, "--seed", "3", "--content", "random", "--fit-method", "ipf"]) == 0
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("entry", [*SELECTORS.values(), *CONTENTS.values()], ids=lambda entry: entry.name)
+def test_what_draws_says_so(entry: Selector | Content) -> None:
+    """An entry depends on the seed if and only if it says so."""
+
+    def made(seed: int) -> torch.Tensor:
+        settings = PlanSettings(seed=seed, heads=("L0H1",))
+        if isinstance(entry, Selector):
+            # selectors without a ranking of their own order a score that is measured without this seed
+            return torch.zeros(1) if entry.rank is None else entry.rank(DATA, settings).scores_LH
+        if isinstance(entry, DenseContent):
+            generator = torch.Generator().manual_seed(seed)
+            scores_BRJ = torch.linspace(-1, 1, 24).view(2, 3, 4)
+            return entry.rows(scores_BRJ, scores_BRJ.softmax(2), torch.zeros(3, 4, dtype=torch.bool), generator)
+        parameters = entry.parameters if isinstance(entry, CompactContent) else None
+        return torch.zeros(1) if parameters is None else parameters(DATA, [(0, 1)], seed)[0]
+
+    assert torch.equal(made(0), made(1)) != entry.draws
 
 
 def test_select_fits_by_the_method_it_is_given(files: Path) -> None:

@@ -37,6 +37,8 @@ class Content:
     """One sentence for help and guides."""
     replacement: str
     """What took the heads' place, as the report says it: "their attention is replaced by ..."."""
+    draws: bool = False
+    """The pattern depends on the setting `seed`."""
     group: ClassVar[str]
     """One of `GROUPS`."""
     is_compact: ClassVar[bool] = False

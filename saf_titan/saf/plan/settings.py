@@ -5,6 +5,7 @@ The string under a field is its documentation: `--help` prints it. Imports no to
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -13,7 +14,7 @@ from saf_titan.fields.convert import Mismatch, convert, field_types
 from saf_titan.fields.ranges import FRACTION, NOT_NEGATIVE, Range
 from saf_titan.heads.counts import Rounding
 from saf_titan.saf.fit.method import FitMethod
-from saf_titan.saf.fit.registry import CONTENTS
+from saf_titan.saf.fit.registry import CONTENTS, DENSE_CONTENTS
 from saf_titan.saf.select.registry import SELECTORS
 
 
@@ -55,3 +56,18 @@ class PlanSettings:
                 convert(value, hint)
             except Mismatch as mismatch:
                 raise ValueError(f"{name} = {value!r} {mismatch}") from mismatch
+
+    def without_effect(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield the names of settings whose value changes nothing beside the others, each time with the reason as the
+        end of a sentence."""
+        selector, content = SELECTORS[self.selector], CONTENTS[self.content]
+        if not selector.draws and not content.draws:
+            yield ("seed",), f"on selector {selector.name} and content {content.name}, which draw nothing"
+        if selector.name == "list":
+            yield ("on_shortfall",), "on selector list, whose heads all become static or none does"
+        else:
+            yield ("heads",), f"on selector {selector.name}: only selector list takes heads by name"
+        if not content.is_fitted:
+            yield ("max_fit_kl", "fit_method"), f"on content {content.name}, which fits no pattern"
+        if content.name not in DENSE_CONTENTS:
+            yield ("max_dense_gib",), f"on content {content.name}, which has no matrices"

@@ -50,6 +50,8 @@ class Selector:
     """Why a head was chosen, as the report says it: "these heads were chosen because ..."."""
     measure: Callable[[Probe[Any]], Mapping[str, Tensor]] | None = None
     """Measures scores (L, H) that the statistics of queries and keys do not give, by name; None if they suffice."""
+    draws: bool = False
+    """The ranking depends on the setting `seed`."""
     watches_gradients: bool = False
     """The gradients of every training step are averaged for this selector; see `gradient_ema`."""
     rank: Callable[[Calibration, SelectionSettings], Ranking] | None = None

@@ -34,4 +34,5 @@ CONTENT = DenseContent(
     doc="one draw of every row from the Dirichlet distribution with its mean and 16 times its precision",
     replacement="a pattern drawn from the moments of their attention, as a control",
     rows=_rows,
+    draws=True,
 )

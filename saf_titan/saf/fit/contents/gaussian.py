@@ -25,4 +25,5 @@ CONTENT = DenseContent(
     doc="softmax of one draw of every cell from N(mean score, variance of the score)",
     replacement="a pattern drawn from the moments of their scores, as a control",
     rows=_rows,
+    draws=True,
 )

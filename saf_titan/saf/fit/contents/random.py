@@ -34,4 +34,5 @@ CONTENT = CompactContent(
     doc="alpha and rho drawn from N(0, 1), a fixed draw for each place in the model",
     replacement="a random fixed pattern, as a control",
     parameters=_parameters,
+    draws=True,
 )

@@ -23,4 +23,5 @@ SELECTOR = Selector(
     doc="a random order, drawn with `seed`",
     reason="they were drawn at random, as a control",
     rank=_rank,
+    draws=True,
 )

@@ -27,4 +27,5 @@ SELECTOR = Selector(
     doc="a random order with as many heads in each layer as `variance` would choose",
     reason="they were drawn at random, as many in each layer as variance would choose",
     rank=_rank,
+    draws=True,
 )
