@@ -6,40 +6,17 @@ import csv
 import io
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from saf_titan import __version__
-from saf_titan.report.format import short
 from saf_titan.report.write import write_whole
+from saf_titan.study.cells import cell, title
 from saf_titan.study.plan import StudyPlan
 from saf_titan.study.results import ArmResult, read_results
 from saf_titan.study.schema import COLUMNS
-from saf_titan.study.statistics import CONFIDENCE, Spread, percent
+from saf_titan.study.statistics import CONFIDENCE, percent
 from saf_titan.study.table import aligned
-
-_FORMS: dict[str, Callable[[float], str]] = {
-    "final": lambda x: f"{x:.4f}",
-    "change": lambda x: f"{x:+.4f}",
-    "perplexity": lambda x: f"{x:+.2f}",
-    "published": lambda x: f"{x:+.3f}",
-    "jump": lambda x: f"{x:+.4f}",
-    "updates": lambda x: f"{x:,.0f}",
-    "tokens": short,
-    "seconds": lambda x: f"{x:,.1f}",
-    "before": lambda x: f"{x:.3g}",
-    "after": lambda x: f"{x:.3g}",
-    "speedup": lambda x: f"{x:.2f}",
-    "calibrate": lambda x: f"{x:.2f}",
-    "fit": lambda x: f"{x:.2f}",
-    "memory": lambda x: f"{x:.2f}",
-    "heads": lambda x: f"{x:.0f}",
-}
-"""How a number of each column is written."""
-
-_TITLES = {"perplexity": "perplexity %", "published": "published %", "memory": "GiB", "before": "steps/s before"}
-_TITLES |= {"after": "steps/s after", "speedup": "speed", "calibrate": "calibrate s", "fit": "fit s"}
 
 
 def write_results(plan: StudyPlan) -> tuple[str, list[Path]]:
@@ -76,27 +53,9 @@ def table_text(plan: StudyPlan, results: list[ArmResult]) -> str:
     return "\n".join([*aligned([["arm", "seeds", *map(title, columns)], *rows]), "", *notes])
 
 
-def title(column: str) -> str:
-    return _TITLES.get(column, column)
-
-
 def table_row(result: ArmResult, columns: tuple[str, ...]) -> list[str]:
     """The cells of an arm: its name, the number of its seeds, and the columns."""
     return [result.arm.name, str(len(result.runs)), *(cell(name, result.column(name)) for name in columns)]
-
-
-def cell(column: str, values: Spread) -> str:
-    """A mean with its deviation, and the interval where a change is shown; "-" where nothing was measured."""
-    if not values.values:
-        return "-"
-    form = _FORMS[column]
-    text = form(values.mean)
-    if len(values.values) > 1 and values.deviation > 0:
-        text += f" +- {form(values.deviation).lstrip('+')}"
-        if column in ("change", "perplexity"):
-            low, high = values.mean - values.half_width, values.mean + values.half_width
-            text += f" [{form(low)}, {form(high)}]"
-    return text
 
 
 def csv_text(results: list[ArmResult]) -> str:

@@ -6,7 +6,7 @@ from saf_titan.report import markup
 from saf_titan.report.compare import comparison
 from saf_titan.report.format import count
 from saf_titan.report.group import Group
-from saf_titan.study.output import cell, title
+from saf_titan.study.cells import cell, title
 from saf_titan.study.plan import StudyPlan
 from saf_titan.study.results import ArmResult
 from saf_titan.study.schema import COLUMNS

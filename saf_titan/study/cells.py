@@ -1,0 +1,48 @@
+"""How the measured numbers of a study are written, in the table and on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from saf_titan.report.format import short
+from saf_titan.study.statistics import Spread
+
+_FORMS: dict[str, Callable[[float], str]] = {
+    "final": lambda x: f"{x:.4f}",
+    "change": lambda x: f"{x:+.4f}",
+    "perplexity": lambda x: f"{x:+.2f}",
+    "published": lambda x: f"{x:+.3f}",
+    "jump": lambda x: f"{x:+.4f}",
+    "updates": lambda x: f"{x:,.0f}",
+    "tokens": short,
+    "seconds": lambda x: f"{x:,.1f}",
+    "before": lambda x: f"{x:.3g}",
+    "after": lambda x: f"{x:.3g}",
+    "speedup": lambda x: f"{x:.2f}",
+    "calibrate": lambda x: f"{x:.2f}",
+    "fit": lambda x: f"{x:.2f}",
+    "memory": lambda x: f"{x:.2f}",
+    "heads": lambda x: f"{x:.0f}",
+}
+"""How a number of each column is written."""
+
+_TITLES = {"perplexity": "perplexity %", "published": "published %", "memory": "GiB", "before": "steps/s before"}
+_TITLES |= {"after": "steps/s after", "speedup": "speed", "calibrate": "calibrate s", "fit": "fit s"}
+
+
+def title(column: str) -> str:
+    return _TITLES.get(column, column)
+
+
+def cell(column: str, values: Spread) -> str:
+    """A mean with its deviation, and the interval where a change is shown; "-" where nothing was measured."""
+    if not values.values:
+        return "-"
+    form = _FORMS[column]
+    text = form(values.mean)
+    if len(values.values) > 1 and values.deviation > 0:
+        text += f" +- {form(values.deviation).lstrip('+')}"
+        if column in ("change", "perplexity"):
+            low, high = values.mean - values.half_width, values.mean + values.half_width
+            text += f" [{form(low)}, {form(high)}]"
+    return text
