@@ -303,7 +303,7 @@ class StudyPlan:
 
     def _check(self) -> None:
         """Raise ConfigError for all that is wrong with any run."""
-        problems: list[Problem] = []
+        problems = list(self._late_branches())
         for run in self.runs:
             try:
                 config = self.config(run)
@@ -315,6 +315,15 @@ class StudyPlan:
         if problems:
             # runs that differ by their seed share their faults
             raise ConfigError(dict.fromkeys(problems))
+
+    def _late_branches(self) -> Iterator[Problem]:
+        """Arms that would begin after the end of their parent."""
+        last = self._load(self.study.parent.settings, f"{self._source}: [parent]").training.steps
+        for arm in self.arms:
+            if (step := self._branch_step(arm)) > last and not self.study.parent.run:
+                message = f"is beyond the end of the parent, whose training.steps is {last}"
+                place = arm_source(self._source, arm.name) if arm.branch_step else self._source
+                yield Problem(place, "branch_step", str(step), message)
 
     def _problems(self, run: StudyRun, config: RunConfig) -> Iterator[Problem]:
         place = self._place(run)

@@ -1,6 +1,6 @@
 """Reading a configuration: sources, precedence, and one error that lists every fault.
 
-Covers fields/errors.py.
+Covers fields/errors.py, config/toml_file.py.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from saf_titan.config import ConfigError, Problem, RunConfig, load_config
+from saf_titan.config import ConfigError, Problem, RunConfig, Table, load_config, override_table
 
 
 @pytest.fixture
@@ -233,3 +233,24 @@ def test_help_and_errors_need_no_torch() -> None:
     code = "import sys, saf_titan.config as c; c.help_text(); c.load_config(None, []); print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+def test_tables_stand_between_file_and_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[training]\nsteps = 100\n[lr_scheduler]\nwarmup_steps = 1\n[saf]\nenable = true\nfraction = 0.5\n")
+    tables = [Table({"training": {"steps": 200}, "saf": {"step": 20}}, "arm"), Table({"saf": {"rate": 0.5}}, "study")]
+    run = load_config(file, ["--training.steps=300"], tables=tables)
+    assert (run.training.steps, run.freeze_step, run.saf.rate) == (300, 20, 0.5)
+    with pytest.raises(ConfigError) as error:
+        load_config(file, tables=[Table({"saf": {"rat": 1}, "training": {"steps": "x"}}, "arm"), Table({}, "study")])
+    lines = str(error.value).splitlines()
+    assert lines[0] == "arm: [saf] rat = 1: unknown key; did you mean saf.rate?"
+    assert lines[1].startswith('arm: [training] steps = "x": must be a whole number')
+
+
+def test_command_line_words_as_a_table() -> None:
+    table = override_table(["--saf.rate=0.5", "--dump_folder", "x", "--circuits.group", "qk:factor=2"])
+    assert table.values == {"saf": {"rate": 0.5}, "dump_folder": "x", "circuits": {"group": ["qk:factor=2"]}}
+    assert load_config(None, tables=[table]).circuits.group[0].factor == 2
+    with pytest.raises(ConfigError, match=r"command line: .saf. rat = 1: unknown key"):
+        override_table(["--saf.rat", "1"])

@@ -136,7 +136,7 @@ def interrupt(folder: Path, *overrides: str, ranks: int, at: str, by: signal.Sig
         else:
             raise AssertionError(f"{at!r} never appeared:\n{''.join(lines)[-6000:]}")
         if whole_group:
-            for pid in _family(process.pid):
+            for pid in family(process.pid):
                 os.kill(pid, by)
         else:
             process.send_signal(by)
@@ -145,7 +145,7 @@ def interrupt(folder: Path, *overrides: str, ranks: int, at: str, by: signal.Sig
     return Run(folder=folder, status=status, output="".join(lines))
 
 
-def _family(leader: int) -> list[int]:
+def family(leader: int) -> list[int]:
     """A process and all its descendants; the launcher gives each rank a session of its own."""
     listing = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
     children: dict[int, list[int]] = {}

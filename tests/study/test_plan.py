@@ -1,0 +1,126 @@
+"""From a study to its runs and their configurations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from saf_titan.config import ConfigError, override_table
+from saf_titan.study.load import load_study
+from saf_titan.study.plan import Found, StudyPlan, StudyRun
+from tests.e2e.runs import TINY
+
+TEXT = f"""
+config = "{TINY}"
+seeds = [1, 2]
+branch_step = 4
+[[arm]]
+name = "ordinary"
+[[arm]]
+name = "early"
+branch_fraction = 0.25
+saf.rate = 0.25
+[[arm]]
+name = "mean"
+saf.rate = 0.5
+[[arm]]
+name = "prune"
+heads_of = "mean"
+saf.content = "prune"
+saf.rate = 0.25
+[[arm]]
+name = "timed"
+seconds_of = "ordinary"
+saf.rate = 0.25
+[[arm]]
+name = "longer"
+tokens_of = "timed"
+"""
+
+
+def plan_of(folder: Path, text: str = TEXT, *words: str, **options: list[str]) -> StudyPlan:
+    (folder / "study.toml").write_text(text)
+    return StudyPlan(load_study(folder / "study.toml"), folder / "out", override_table(words), **options)
+
+
+def test_parents_are_a_chain_and_arms_go_on_from_it(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    names = ["parent to step 2", "parent to step 4", "ordinary", "early", "mean", "prune", "timed", "longer"]
+    assert [run.name for run in plan.runs] == names * 2
+    early, late = plan.runs[:2]
+    assert (early.first_step, late.first_step, late.parent) == (0, 2, early)
+    whole = plan.config(late)
+    assert (whole.training.steps, whole.lr_scheduler.total_steps, whole.saf.enable) == (4, 8, False)
+    assert whole.checkpoint.initial_load_path == str(tmp_path / "out/parent-2-1/checkpoint/step-2")
+    mean = plan.config(plan.of("mean", 2))
+    assert (mean.saf.enable, mean.saf.step, mean.saf.rate, mean.training.steps) == (True, 4, 0.5, 8)
+    assert (mean.data.seed, mean.debug.seed, mean.saf.seed) == (2, 2, 2)
+    assert mean.checkpoint.initial_load_path == str(tmp_path / "out/parent-4-2/checkpoint/step-4")
+    assert plan.config(plan.of("early", 1)).saf.step == 2
+    assert not plan.config(plan.of("ordinary", 1)).saf.enable
+
+
+def test_what_an_arm_takes_from_another_one(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    facts = {"mean": Found(("L1H2", "L0H0", "L1H1", "L0H3"), 5.0, 8), "ordinary": Found((), 12.5, 8)}
+    facts["timed"] = Found(("L1H2", "L0H0"), 12.0, 11)
+
+    def known(run: StudyRun) -> Found | None:
+        return facts.get(run.name)
+
+    prune = plan.config(plan.of("prune", 1), known)
+    # a quarter of 8 heads: the first two in the order in which they were chosen
+    assert (prune.saf.selector, prune.saf.heads, prune.saf.content) == ("list", ("L1H2", "L0H0"), "prune")
+    timed = plan.config(plan.of("timed", 1), known)
+    assert timed.saf.matched_seconds == 12.5
+    # the ordinary run is its clock: neither looks at held-out data on it
+    assert not timed.validator.enable
+    assert not plan.config(plan.of("ordinary", 1), known).validator.enable
+    assert plan.config(plan.of("mean", 1), known).validator.enable
+    longer = plan.config(plan.of("longer", 1), known)
+    assert (longer.training.steps, longer.lr_scheduler.total_steps) == (11, 11)
+
+
+def test_chosen_arms_bring_what_they_refer_to_and_the_baseline(tmp_path: Path) -> None:
+    assert [arm.name for arm in plan_of(tmp_path, arms=["prune"]).arms] == ["ordinary", "mean", "prune"]
+    with pytest.raises(ConfigError, match="--arms = prone: is no arm of"):
+        plan_of(tmp_path, arms=["prone"])
+
+
+def test_the_command_line_holds_for_all_runs(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, TEXT, "--training.seq_len=32", "--training.steps", "16")
+    assert {plan.config(run).training.seq_len for run in plan.runs} == {32}
+    # what the study sets itself stays
+    assert plan.config(plan.runs[0]).training.steps == plan.runs[0].last_step
+
+
+def test_faults_of_arms_are_reported_once_with_file_and_arm(tmp_path: Path) -> None:
+    text = TEXT.replace("saf.rate = 0.5", 'saf.rate = 2.0\nsaf.selector = "varience"').replace("tokens_of", "#")
+    with pytest.raises(ConfigError) as error:
+        plan_of(tmp_path, text.replace("branch_fraction = 0.25", "branch_step = 9"))
+    place = f'{tmp_path / "study.toml"}: arm "mean"'
+    found = str(error.value).splitlines()
+    assert f"{place}: [saf] rate = 2.0: must be a number, at least 0 and at most 1" in found
+    assert any(line.startswith(f"{place}: [saf] selector") and "did you mean variance?" in line for line in found)
+    assert any('arm "early"' in line and "branch_step = 9" in line for line in found), found
+
+
+def test_a_parent_that_was_trained_before(tmp_path: Path) -> None:
+    text = TEXT.replace("[[arm]]", f'[parent]\nrun = "{tmp_path}/old-{{seed}}"\n[[arm]]', 1)
+    with pytest.raises(ConfigError, match=r"has no complete checkpoint of step 4: .*old-1/checkpoint/step-4"):
+        plan_of(tmp_path, text)
+    for seed in (1, 2):
+        for step in (2, 4):
+            folder = tmp_path / f"old-{seed}/checkpoint/step-{step}"
+            folder.mkdir(parents=True)
+            (folder / ".metadata").write_bytes(b"index")
+    plan = plan_of(tmp_path, text)
+    assert not [run for run in plan.runs if run.arm is None]
+    assert plan.config(plan.of("mean", 2)).checkpoint.initial_load_path == f"{tmp_path}/old-2/checkpoint/step-4"
+
+
+def test_equal_time_needs_an_equal_start(tmp_path: Path) -> None:
+    text = TEXT.replace('seconds_of = "ordinary"', 'seconds_of = "ordinary"\nbranch_step = 2')
+    with pytest.raises(ConfigError, match="begins after step 4 and this arm after step 2"):
+        plan_of(tmp_path, text)
