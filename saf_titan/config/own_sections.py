@@ -142,6 +142,9 @@ class SafSection(PlanSettings, FreezeTiming):
     """Sequences a rank calibrates at once. 0: training.local_batch_size."""
     calibration_seed: Annotated[int, NOT_NEGATIVE] = 1337
     """Seed of the choice of calibration sequences."""
+    keep_checkpoint: bool = False
+    """Keep the checkpoint that a freeze saves just before it, with every head as it was, whatever
+    checkpoint.keep_latest_k says."""
     matched_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
     """For comparison at equal time: train this long, from the start or another run's checkpoint, however many steps
     that makes, with the learning rate of the share of time that has passed. 0: train `training.steps` steps."""

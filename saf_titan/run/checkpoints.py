@@ -43,10 +43,18 @@ class SoundCheckpoints(CheckpointManager):
 
     @dataclass(kw_only=True, slots=True)
     class Config(CheckpointManager.Config):
-        pass
+        extra_steps: tuple[int, ...] = ()
+        """Steps that are saved beside the multiples of `interval`."""
+
+    keep_steps: Callable[[], frozenset[int]] = staticmethod(frozenset)
+    """Asked before stale checkpoints are removed: the steps whose checkpoints stay. Set by the trainer."""
 
     require_sound: Callable[[], None] = staticmethod(lambda: None)
     """Called on every rank before a save; raises if the state of training must not be saved. Set by the trainer."""
+
+    def __init__(self, config: Config, **others: Any) -> None:
+        super().__init__(config, **others)
+        self._extra_steps = frozenset(config.extra_steps)
 
     def dcp_load(self, state_dict: dict[str, Any], checkpoint_id: str, from_hf: bool, from_quantized: bool) -> None:
         if from_hf:
@@ -55,6 +63,10 @@ class SoundCheckpoints(CheckpointManager):
         dcp.load(state_dict, storage_reader=CheckedReader(checkpoint_id))
         if MODEL in self.states:
             self.states[MODEL].load_state_dict(state_dict)
+
+    def _should_save(self, curr_step: int, last_step: bool = False) -> bool:
+        is_extra = self.enable and not self.load_only and curr_step in self._extra_steps
+        return is_extra or bool(super()._should_save(curr_step, last_step))
 
     def _save(self, curr_step: int, last_step: bool = False) -> bool:
         if self._should_save(curr_step, last_step):
@@ -65,14 +77,15 @@ class SoundCheckpoints(CheckpointManager):
         return max(complete_checkpoints(Path(folder or self.folder)), default=-1)
 
     def _purge_stale_checkpoints(self) -> None:
-        """Remove all but the newest complete checkpoints, and what failed saves before them have left."""
+        """Remove old checkpoints, and what failed saves before the newest have left; `keep_steps` stay for ever."""
         if not self._should_purge():
             return
         folder = Path(self.folder)
         complete = list(complete_checkpoints(folder).items())
         kept = complete[-self.keep_latest_k :]
         oldest = kept[0][0] if kept else 0
-        stale = [path for _, path in complete[: -self.keep_latest_k]]
+        for_ever = self.keep_steps()
+        stale = [path for step, path in complete[: -self.keep_latest_k] if step not in for_ever]
         stale += [path for step, path in _step_folders(folder) if step < oldest and not (path / INDEX).is_file()]
         for path in stale:
             # without its index a half-deleted folder cannot be taken for a checkpoint

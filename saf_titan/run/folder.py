@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -78,6 +79,7 @@ def open_folder(run: RunConfig) -> Opening:
     if before is not None:
         found = changes(before, run)
         require_same_run(found, folder)
+    lines += _missing_kept(run, complete)
     if run.saf.matched_seconds and (clock := read_freeze(path).clock) is not None:
         past = SpentTime.from_json(clock)
         budget = TimeBudget(run.saf.matched_seconds, past.first_step, run.training.steps)
@@ -86,3 +88,12 @@ def open_folder(run: RunConfig) -> Opening:
     if end is None and found:
         lines.append(f"The run goes on with another configuration: {'; '.join(map(str, found))}")
     return Opening(end, tuple(lines))
+
+
+def _missing_kept(run: RunConfig, complete: Mapping[int, Path]) -> list[str]:
+    """Say which steps can no longer be kept, because the run is past them and their checkpoints are gone."""
+    missing = [step for step in sorted(set(run.checkpoint.keep_steps)) if step < max(complete) and step not in complete]
+    return [
+        f"checkpoint.keep_steps: the run is past step {step}, and its checkpoint is not there any more"
+        for step in missing
+    ]

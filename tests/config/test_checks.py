@@ -258,3 +258,15 @@ def test_matrices_that_are_too_large() -> None:
     # 124m has 144 heads
     assert "36 heads x 1024 x 1024 x 4 bytes = 150,994,944 bytes (0.14 GiB), and the limit is 0.1 GiB" in message
     assert "two vectors" in faults(*words, "--saf.pattern_lr=0.1")["saf.pattern_lr"]
+
+
+def test_steps_to_keep_are_steps_of_the_run() -> None:
+    steps = ("--training.steps=10", "--lr_scheduler.warmup_steps=1")
+    assert not faults(*steps, "--checkpoint.keep_steps=[1, 10]")
+    assert list(faults(*steps, "--checkpoint.keep_steps=[5, 11]")) == ["checkpoint.keep_steps"]
+    assert list(faults(*steps, "--checkpoint.keep_steps=[0]")) == ["checkpoint.keep_steps"]
+
+
+def test_without_checkpoints_none_can_be_kept() -> None:
+    words = ("--checkpoint.enable=false", "--saf.keep_checkpoint=true", "--checkpoint.keep_steps=[5]")
+    assert sorted(faults(*words)) == ["checkpoint.keep_steps", "saf.keep_checkpoint"]
