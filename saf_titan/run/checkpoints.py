@@ -10,16 +10,20 @@ from __future__ import annotations
 from saf_titan import compat  # noqa: F401  # isort: skip
 
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.components.checkpointer.base import MODEL
 
 from saf_titan.saf.install.integrity import INDEX, CheckedReader
+
+_UNFINISHED = "-being-saved"
 
 
 def complete_checkpoints(folder: Path) -> dict[int, Path]:
@@ -45,6 +49,9 @@ class SoundCheckpoints(CheckpointManager):
     class Config(CheckpointManager.Config):
         extra_steps: tuple[int, ...] = ()
         """Steps that are saved beside the multiples of `interval`."""
+
+    _suffix = ""
+    """Behind the name of a checkpoint that is being saved."""
 
     keep_steps: Callable[[], frozenset[int]] = staticmethod(frozenset)
     """Asked before stale checkpoints are removed: the steps whose checkpoints stay. Set by the trainer."""
@@ -72,6 +79,29 @@ class SoundCheckpoints(CheckpointManager):
         if self._should_save(curr_step, last_step):
             self.require_sound()
         return bool(super()._save(curr_step, last_step))
+
+    def save_instead(self, step: int, old_name: str) -> None:
+        """Save the state of training as the checkpoint of a step that has one, which stays under another name.
+
+        A kill at any time leaves two folders with all that was saved in them. A collective.
+        """
+        self._suffix = _UNFINISHED
+        try:
+            self.save(step, last_step=True)
+        finally:
+            self._suffix = ""
+        if dist.get_rank() == 0:
+            current = Path(self._create_checkpoint_id(step))
+            old = current.with_name(old_name)
+            if old.exists():
+                # of an exchange that was cut short: the same step with the same heads
+                shutil.rmtree(old)
+            current.rename(old)
+            current.with_name(current.name + _UNFINISHED).rename(current)
+        dist.barrier()
+
+    def _create_checkpoint_id(self, step: int, folder: str = "") -> str:
+        return f"{super()._create_checkpoint_id(step, folder)}{self._suffix}"
 
     def _find_load_step(self, folder: str = "") -> int:
         return max(complete_checkpoints(Path(folder or self.folder)), default=-1)

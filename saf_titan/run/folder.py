@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from saf_titan.config import ConfigError, RunConfig, load_config
+from saf_titan.heads.counts import head_count
 from saf_titan.run.changes import changes, nothing_to_do, require_same_run
 from saf_titan.run.checkpoints import complete_checkpoints, unfinished_checkpoints
 from saf_titan.run.resume import read_freeze
@@ -84,10 +85,23 @@ def open_folder(run: RunConfig) -> Opening:
         past = SpentTime.from_json(clock)
         budget = TimeBudget(run.saf.matched_seconds, past.first_step, run.training.steps)
         spent = budget.is_spent(past.elapsed, past.last_update, newest)
-    end = nothing_to_do(run, found, newest, budget_is_spent=spent)
+    due = newest >= run.training.steps and _end_freeze_is_due(run, path)
+    if due:
+        lines.append(f"The run is at its last step, {newest}: heads are frozen there, without further training")
+    end = nothing_to_do(run, found, newest, budget_is_spent=spent, freeze_is_due=due)
     if end is None and found:
         lines.append(f"The run goes on with another configuration: {'; '.join(map(str, found))}")
     return Opening(end, tuple(lines))
+
+
+def _end_freeze_is_due(run: RunConfig, newest: Path) -> bool:
+    """Whether a run that has ended is to freeze more heads than its last checkpoint has."""
+    if not run.freezes_at_end:
+        return False
+    plan = read_freeze(newest).plan
+    num_static, rate = (len(plan.heads), plan.rate) if plan is not None else (0, 0.0)
+    # as Freezer.rate_due decides: a rate that was asked for before is not asked for again
+    return run.saf.rate > rate and head_count(run.shape.total_heads, run.saf.rate, run.saf.rounding) > num_static
 
 
 def _missing_kept(run: RunConfig, complete: Mapping[int, Path]) -> list[str]:

@@ -129,6 +129,8 @@ class SAFTrainer(SoundTrainer):
             self._save_checkpoint()
             return False
         if self._is_done():
+            if self._run.freezes_at_end and (rate := self.freezer.rate_due(self.step)) is not None:
+                self._freeze_at_end(rate)
             self._finish()
             return False
         rate = self.freezer.rate_due(self.step)
@@ -254,6 +256,16 @@ class SAFTrainer(SoundTrainer):
             self._log_backends()
             self._validate("after_freeze")
         self._record(result)
+
+    def _freeze_at_end(self, rate: float) -> None:
+        """Freeze after the last step; the checkpoint that the run ends with has the static heads."""
+        num_before = self.freezer.num_static_heads
+        self._freeze(rate)
+        if not self.config.checkpoint.enable:
+            return
+        beside = f"step-{self.step}-{f'static-{num_before}' if num_before else 'live'}"
+        self.checkpointer.save_instead(self.step, beside)
+        logger.info(f"The checkpoint of step {self.step} has the static heads; that of before is kept as {beside}")
 
     def _log_backends(self) -> None:
         for line in backend_lines(self.freezer.attentions):
