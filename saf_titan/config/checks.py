@@ -199,11 +199,22 @@ def _checkpoint(config: RunConfig) -> Iterator[Conflict]:
             ("checkpoint.initial_load_model_only", "checkpoint.initial_load_path"),
             "has no effect without checkpoint.initial_load_path, the checkpoint to take the weights from",
         )
+    outside = [step for step in config.checkpoint.keep_steps if not 1 <= step <= config.training.steps]
+    if outside:
+        yield Conflict(
+            ("checkpoint.keep_steps", "training.steps"),
+            f"names step {outside[0]}; the steps of the run are 1 to {config.training.steps}",
+        )
     if config.checkpoint.enable:
         return
-    for name in ("load_step", "initial_load_path"):
+    if config.saf.keep_checkpoint:
+        yield Conflict(
+            ("saf.keep_checkpoint", "checkpoint.enable"),
+            "has no effect while checkpoint.enable = false, which saves nothing",
+        )
+    for name in ("load_step", "initial_load_path", "keep_steps"):
         if getattr(config.checkpoint, name) != getattr(CheckpointSection(), name):
             yield Conflict(
                 (f"checkpoint.{name}", "checkpoint.enable"),
-                "has no effect while checkpoint.enable = false, which loads nothing",
+                "has no effect while checkpoint.enable = false, which neither saves nor loads",
             )

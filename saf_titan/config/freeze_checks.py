@@ -14,12 +14,24 @@ from saf_titan.saf.fit.registry import CONTENTS, DENSE_CONTENTS
 def freeze_step_conflicts(config: RunConfig) -> Iterator[Conflict]:
     """The moment of the freeze against the length of the run."""
     saf, steps = config.saf, config.training.steps
-    if not 1 <= config.freeze_step < steps:
-        key = "saf.step" if saf.step else "saf.fraction"
+    key = "saf.step" if saf.step else "saf.fraction"
+    if not 1 <= config.freeze_step <= steps:
         yield Conflict(
             (key, "training.steps"),
             f"would freeze after step {config.freeze_step} of {steps}; it must be after step 1 at the earliest "
-            f"and after step {steps - 1} at the latest",
+            f"and after step {steps} at the latest",
+        )
+    if not config.freezes_at_end:
+        return
+    for name in ("matched_seconds", "pattern_lr"):
+        if getattr(saf, name):
+            yield Conflict(
+                (f"saf.{name}", key, "training.steps"),
+                "is for the training behind a freeze, and there is none behind the last step; leave it out",
+            )
+    if saf.schedule != "once":
+        yield Conflict(
+            ("saf.schedule", key, "training.steps"), 'needs steps behind the first freeze; set saf.schedule = "once"'
         )
 
 

@@ -101,6 +101,9 @@ class CheckpointSection:
     """Steps between two checkpoints; a freeze and the last step are saved as well."""
     keep_latest_k: Annotated[int, Range(low=2, also=(0,))] = 10
     """Checkpoints to keep. 0: all. 1 is refused: the newest may be half written."""
+    keep_steps: tuple[int, ...] = ()
+    """Steps whose checkpoints stay whatever keep_latest_k says, to branch off from; each is saved even if it is no
+    multiple of interval. For the checkpoints that freezes leave: saf.keep_checkpoint."""
     async_mode: Literal["disabled", "async", "async_with_pinned_mem"] = "disabled"
     """Save in the background."""
     load_step: Annotated[int, Range(low=0, also=(-1,))] = -1

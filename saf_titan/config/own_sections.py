@@ -106,8 +106,9 @@ class FreezeTiming:
     """Freeze heads in the course of this run."""
     step: Annotated[int, NOT_NEGATIVE] = 0
     """Optimizer steps before the freeze. 0: see fraction."""
-    fraction: Annotated[float, Range(above=0, below=1)] = 0.5
-    """The same as a share of training.steps, rounded down. Give step or fraction, not both."""
+    fraction: Annotated[float, Range(above=0, high=1)] = 0.5
+    """The same as a share of training.steps, rounded down. Give step or fraction, not both. 1: after the last step,
+    without training further; also on a run that has ended."""
     schedule: Literal["once", "ramp", "loss_budget"] = "once"
     """once: all at the freeze step. ramp: a few every `interval` steps, for `ramp_steps` from the freeze step on.
     loss_budget: `increment` more every `interval` steps, undone where the held-out loss rises too much."""
@@ -142,6 +143,9 @@ class SafSection(PlanSettings, FreezeTiming):
     """Sequences a rank calibrates at once. 0: training.local_batch_size."""
     calibration_seed: Annotated[int, NOT_NEGATIVE] = 1337
     """Seed of the choice of calibration sequences."""
+    keep_checkpoint: bool = False
+    """Keep the checkpoint that a freeze saves just before it, with every head as it was, whatever
+    checkpoint.keep_latest_k says."""
     matched_seconds: Annotated[float, NOT_NEGATIVE] = 0.0
     """For comparison at equal time: train this long, from the start or another run's checkpoint, however many steps
     that makes, with the learning rate of the share of time that has passed. 0: train `training.steps` steps."""

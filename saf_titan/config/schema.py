@@ -72,6 +72,11 @@ class RunConfig:
         # 0.29 of 100 steps is 29: the fraction counts as the decimal that was written, not as its binary neighbour
         return self.saf.step or int(Fraction(str(self.saf.fraction)) * self.training.steps)
 
+    @property
+    def freezes_at_end(self) -> bool:
+        """Heads are frozen after the last step, and the run ends with them."""
+        return self.saf.enable and self.freeze_step == self.training.steps
+
     def tokens_per_step(self, data_parallel: int) -> int:
         """Tokens in one optimizer step of all `data_parallel` ranks that read different sequences."""
         training = self.training

@@ -25,7 +25,20 @@ def opening_lines(run: RunConfig, world_size: int, batch_ranks: int) -> list[str
     """
     lines, _ = inspect_data(run, world_size)
     rounding = rounding_line(run, batch_ranks) if run.saf.enable else None
-    return [*lines, precision_line(run), *([rounding] if rounding else [])]
+    return [*lines, precision_line(run), *filter(None, [rounding, keep_line(run)])]
+
+
+def keep_line(run: RunConfig) -> str | None:
+    """Say which steps are checkpoint steps only because they are to be kept; None if there are none."""
+    checkpoint = run.checkpoint
+    extra = sorted({step for step in checkpoint.keep_steps if step % checkpoint.interval and step < run.training.steps})
+    if not extra:
+        return None
+    steps = f"{'step' if len(extra) == 1 else 'steps'} {', '.join(map(str, extra))}"
+    return (
+        f"checkpoint.keep_steps: {steps} {'is' if len(extra) == 1 else 'are'} saved too, although no multiple of "
+        f"checkpoint.interval = {checkpoint.interval}"
+    )
 
 
 def record_freeze(result: FreezeResult, static_heads: str, folder: Path) -> FreezeRow | FreezeUndoneRow:

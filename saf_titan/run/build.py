@@ -148,6 +148,7 @@ def _checkpoint(run: RunConfig, start: Path | None) -> SoundCheckpoints.Config:
         folder=checkpoint.folder,
         interval=checkpoint.interval,
         keep_latest_k=checkpoint.keep_latest_k,
+        extra_steps=checkpoint.keep_steps,
         async_mode=checkpoint.async_mode,
         load_step=checkpoint.load_step,
         initial_load_path=str(Path(initial).resolve()) if initial else None,

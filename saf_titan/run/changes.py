@@ -103,13 +103,18 @@ def require_same_run(found: list[Change], folder: Path) -> None:
         )
 
 
-def nothing_to_do(run: RunConfig, found: list[Change], newest_step: int, *, budget_is_spent: bool) -> str | None:
+def nothing_to_do(
+    run: RunConfig, found: list[Change], newest_step: int, *, budget_is_spent: bool, freeze_is_due: bool = False
+) -> str | None:
     """Say why a run has nothing left to do; None if it goes on.
 
     Args:
         newest_step: step of the newest complete checkpoint.
         budget_is_spent: the run has used up its `saf.matched_seconds`.
+        freeze_is_due: heads are to be frozen after the last step, and are not.
     """
+    if freeze_is_due:
+        return None
     if run.saf.matched_seconds:
         if not budget_is_spent:
             return None

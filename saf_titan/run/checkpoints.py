@@ -10,16 +10,20 @@ from __future__ import annotations
 from saf_titan import compat  # noqa: F401  # isort: skip
 
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.components.checkpointer.base import MODEL
 
 from saf_titan.saf.install.integrity import INDEX, CheckedReader
+
+_UNFINISHED = "-being-saved"
 
 
 def complete_checkpoints(folder: Path) -> dict[int, Path]:
@@ -43,10 +47,21 @@ class SoundCheckpoints(CheckpointManager):
 
     @dataclass(kw_only=True, slots=True)
     class Config(CheckpointManager.Config):
-        pass
+        extra_steps: tuple[int, ...] = ()
+        """Steps that are saved beside the multiples of `interval`."""
+
+    _suffix = ""
+    """Behind the name of a checkpoint that is being saved."""
+
+    keep_steps: Callable[[], frozenset[int]] = staticmethod(frozenset)
+    """Asked before stale checkpoints are removed: the steps whose checkpoints stay. Set by the trainer."""
 
     require_sound: Callable[[], None] = staticmethod(lambda: None)
     """Called on every rank before a save; raises if the state of training must not be saved. Set by the trainer."""
+
+    def __init__(self, config: Config, **others: Any) -> None:
+        super().__init__(config, **others)
+        self._extra_steps = frozenset(config.extra_steps)
 
     def dcp_load(self, state_dict: dict[str, Any], checkpoint_id: str, from_hf: bool, from_quantized: bool) -> None:
         if from_hf:
@@ -56,23 +71,51 @@ class SoundCheckpoints(CheckpointManager):
         if MODEL in self.states:
             self.states[MODEL].load_state_dict(state_dict)
 
+    def _should_save(self, curr_step: int, last_step: bool = False) -> bool:
+        is_extra = self.enable and not self.load_only and curr_step in self._extra_steps
+        return is_extra or bool(super()._should_save(curr_step, last_step))
+
     def _save(self, curr_step: int, last_step: bool = False) -> bool:
         if self._should_save(curr_step, last_step):
             self.require_sound()
         return bool(super()._save(curr_step, last_step))
 
+    def save_instead(self, step: int, old_name: str) -> None:
+        """Save the state of training as the checkpoint of a step that has one, which stays under another name.
+
+        A kill at any time leaves two folders with all that was saved in them. A collective.
+        """
+        self._suffix = _UNFINISHED
+        try:
+            self.save(step, last_step=True)
+        finally:
+            self._suffix = ""
+        if dist.get_rank() == 0:
+            current = Path(self._create_checkpoint_id(step))
+            old = current.with_name(old_name)
+            if old.exists():
+                # of an exchange that was cut short: the same step with the same heads
+                shutil.rmtree(old)
+            current.rename(old)
+            current.with_name(current.name + _UNFINISHED).rename(current)
+        dist.barrier()
+
+    def _create_checkpoint_id(self, step: int, folder: str = "") -> str:
+        return f"{super()._create_checkpoint_id(step, folder)}{self._suffix}"
+
     def _find_load_step(self, folder: str = "") -> int:
         return max(complete_checkpoints(Path(folder or self.folder)), default=-1)
 
     def _purge_stale_checkpoints(self) -> None:
-        """Remove all but the newest complete checkpoints, and what failed saves before them have left."""
+        """Remove old checkpoints, and what failed saves before the newest have left; `keep_steps` stay for ever."""
         if not self._should_purge():
             return
         folder = Path(self.folder)
         complete = list(complete_checkpoints(folder).items())
         kept = complete[-self.keep_latest_k :]
         oldest = kept[0][0] if kept else 0
-        stale = [path for _, path in complete[: -self.keep_latest_k]]
+        for_ever = self.keep_steps()
+        stale = [path for step, path in complete[: -self.keep_latest_k] if step not in for_ever]
         stale += [path for step, path in _step_folders(folder) if step < oldest and not (path / INDEX).is_file()]
         for path in stale:
             # without its index a half-deleted folder cannot be taken for a checkpoint

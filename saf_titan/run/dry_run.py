@@ -42,6 +42,7 @@ def describe(run: RunConfig, world_size: int = 1, *, data_lines: Sequence[str] =
         ("Data", [*data_lines] or ["not looked at"]),
         ("Schedule", _schedule_lines(run)),
         ("Freeze", _freeze_lines(run, world_size)),
+        ("Checkpoints", _checkpoint_lines(run)),
         (f"Memory per rank of {world_size} (estimate)", _memory_lines(run, model, world_size)),
     ]
     return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in blocks)
@@ -129,6 +130,19 @@ def _freeze_lines(run: RunConfig, world_size: int) -> list[str]:
         lines.append(f"patterns are T x T matrices: {size:.2f} GiB, on every rank in the layers and in the plan")
     if run.saf.matched_seconds:
         lines.append(f"the run ends after {run.saf.matched_seconds:g} s instead of {run.training.steps:,} steps")
+    return lines
+
+
+def _checkpoint_lines(run: RunConfig) -> list[str]:
+    checkpoint = run.checkpoint
+    if not checkpoint.enable:
+        return ["none (checkpoint.enable = false)"]
+    kept = f"the newest {checkpoint.keep_latest_k} are kept" if checkpoint.keep_latest_k else "all are kept"
+    lines = [f"every {checkpoint.interval:,} steps, at a freeze and at the end; {kept}"]
+    if checkpoint.keep_steps:
+        lines.append(f"kept for good: {', '.join(f'step {step:,}' for step in sorted(set(checkpoint.keep_steps)))}")
+    if run.saf.enable and run.saf.keep_checkpoint:
+        lines.append("kept for good: the checkpoint just before each freeze")
     return lines
 
 

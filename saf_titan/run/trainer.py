@@ -6,36 +6,24 @@ from __future__ import annotations
 from saf_titan import compat  # noqa: F401  # isort: skip
 
 import math
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import Tensor
 from torchtitan.distributed.cudagraph import cudagraph_teardown, wrap_with_cuda_graph
-from torchtitan.distributed.utils import set_pg_timeouts
 from torchtitan.tools.logging import logger
-from torchtitan.trainer import Trainer
 
-from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
-from saf_titan.config import RunConfig, to_toml
+from saf_titan.config import to_toml
 from saf_titan.data.loader import ShardLoader
 from saf_titan.report.rows import FinishRow, ResumeRow, StartRow
 from saf_titan.run.announce import opening_lines, record_freeze
 from saf_titan.run.backends import backend_lines
 from saf_titan.run.calibration_data import TokenBatch, calibration_loader, read_calibration_data
-from saf_titan.run.checkpoints import SoundCheckpoints
 from saf_titan.run.circuit_metrics import CircuitMetrics, held_out_sequences
-from saf_titan.run.divergence import Diverged, diverged, first_not_finite
 from saf_titan.run.folder import CONFIG_FILE
 from saf_titan.run.freezer import Freezer, FreezeResult, freeze_schedule
-from saf_titan.run.measurement import sequence_losses
-from saf_titan.run.metrics import RunMetrics
 from saf_titan.run.resume import (
     CLOCK_KEY,
     MODEL_KEY,
@@ -48,14 +36,14 @@ from saf_titan.run.resume import (
     read_freeze,
     require_compatible,
 )
-from saf_titan.run.stop import StopRequest, too_long_to_stop
+from saf_titan.run.sound_trainer import SoundTrainer
 from saf_titan.run.time_budget import RunClock, SpentTime, TimeBudget
 
 _TITAN_DIVERGED = "Loss is not finite"
 """How torchtitan's error begins."""
 
 
-class SAFTrainer(Trainer):
+class SAFTrainer(SoundTrainer):
     """A run of ``RunConfig.training.steps`` optimizer steps in which heads may become static.
 
     The head set changes only between optimizer steps. The plan is read before the model is built and installed before
@@ -63,21 +51,12 @@ class SAFTrainer(Trainer):
     """
 
     @dataclass(kw_only=True, slots=True)
-    class Config(Trainer.Config):
-        run: RunConfig = field(default_factory=RunConfig)
-        """The configuration this one was made from."""
+    class Config(SoundTrainer.Config):
+        pass
 
-    optimizers: CircuitOptimizers
-    lr_schedulers: CircuitSchedules
-    checkpointer: SoundCheckpoints
-    dataloader: ShardLoader
-    metrics_processor: RunMetrics
-    ntokens_seen: int
     stopped_early: bool
 
     def __init__(self, config: Config):
-        self._run = config.run
-        self._folder = Path(config.dump_folder)
         checkpoint = self._checkpoint_to_load(config)
         self._saved = read_freeze(checkpoint) if checkpoint is not None else SavedFreeze()
         # another run's checkpoint brings its weights and heads, not the time it took
@@ -88,12 +67,9 @@ class SAFTrainer(Trainer):
         super().__init__(config)
         self.stopped_early = False
         self._started = False
-        self._stop = StopRequest()
         self._budget: TimeBudget | None = None
         self._clock: RunClock | None = None
-        self._elapsed = self._last_update_seconds = 0.0
-        self._losses: list[Tensor] = []
-        self._warned: set[str] = set()
+        self._elapsed = 0.0
         self._first_step = 0
         self.freezer = Freezer(
             self.model_parts[0],
@@ -119,13 +95,13 @@ class SAFTrainer(Trainer):
             config.run.circuits.metrics_freq,
             None if held_out is None else lambda: self.freezer.measure_attention(held_out),
         )
+        self.checkpointer.keep_steps = self._steps_to_keep
         if self._saved.plan is not None:
             self.freezer.restore(self._saved.plan)
             self._heads_changed()
         elif config.run.saf.enable:
             # too little data is better known now than half-way
             self._calibration_loader()
-        self.checkpointer.require_sound = self._require_sound
         for line in opening_lines(config.run, self.parallel_dims.world_size, self._batch_world()[0]):
             logger.info(line)
         self._log_backends()
@@ -141,11 +117,6 @@ class SAFTrainer(Trainer):
             initial_load_path=checkpoint.initial_load_path,
         )
 
-    def train(self) -> None:
-        """Train to the last step, or to the step in which a stop was requested."""
-        with self._stop:
-            super().train()
-
     def should_continue_training(self) -> bool:
         """torchtitan's question between two steps; ``self.step`` steps are done, saved and validated.
 
@@ -158,6 +129,8 @@ class SAFTrainer(Trainer):
             self._save_checkpoint()
             return False
         if self._is_done():
+            if self._run.freezes_at_end and (rate := self.freezer.rate_due(self.step)) is not None:
+                self._freeze_at_end(rate)
             self._finish()
             return False
         rate = self.freezer.rate_due(self.step)
@@ -195,32 +168,6 @@ class SAFTrainer(Trainer):
         except ValueError as error:
             raise self._diverged("attention on held-out sequences") from error
         self.metrics_processor.log_circuits(row)
-
-    def _warn_of_long(self, what: str, seconds: float) -> None:
-        """Say once for each kind of work that a stop would be cut short in the middle of it."""
-        line = too_long_to_stop(what, seconds, os.environ) if what not in self._warned else None
-        if line is not None:
-            self._warned.add(what)
-            logger.warning(line)
-
-    def forward_backward_step(self, **kwargs: Any) -> Tensor:
-        loss: Tensor = super().forward_backward_step(**kwargs)
-        # a captured graph overwrites its output at the next replay
-        self._losses.append(loss.detach().clone())
-        return loss
-
-    def _require_sound(self) -> None:
-        """Raise on every rank, before anything is saved, if the state of training is not finite on any of them."""
-        broken = None
-        if self._losses and not torch.stack(self._losses).isfinite().all():
-            broken = "the loss"
-        broken = broken or first_not_finite(self.model_parts[0], self.optimizers.optimizers[0])
-        (any_broken,) = self._stop.maximum(float(broken is not None))
-        if any_broken:
-            raise self._diverged(broken or "the state of another rank")
-
-    def _diverged(self, what: str) -> Diverged:
-        return diverged(what, self.step, self._folder / self.config.checkpoint.folder)
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
@@ -311,6 +258,16 @@ class SAFTrainer(Trainer):
             self._validate("after_freeze")
         self._record(result)
 
+    def _freeze_at_end(self, rate: float) -> None:
+        """Freeze after the last step; the checkpoint that the run ends with has the static heads."""
+        num_before = self.freezer.num_static_heads
+        self._freeze(rate)
+        if not self.config.checkpoint.enable:
+            return
+        beside = f"step-{self.step}-{f'static-{num_before}' if num_before else 'live'}"
+        self.checkpointer.save_instead(self.step, beside)
+        logger.info(f"The checkpoint of step {self.step} has the static heads; that of before is kept as {beside}")
+
     def _log_backends(self) -> None:
         for line in backend_lines(self.freezer.attentions):
             logger.info(line)
@@ -318,19 +275,6 @@ class SAFTrainer(Trainer):
     def _calibration_loader(self) -> ShardLoader:
         world_size, rank = self._batch_world()
         return calibration_loader(self.config.dataloader, self._run, world_size=world_size, rank=rank)
-
-    def _forward(self, batch: TokenBatch) -> Tensor:
-        """One forward of the model that leaves no trace in the counters of training; logits."""
-        input_dict, labels = batch
-        on_device = {name: tensor.to(self.device) for name, tensor in input_dict.items()}
-        num_tokens_seen: int = self.ntokens_seen
-        inputs, _, extra_kwargs = self.post_dataloading_process(on_device, labels.to(self.device))
-        self.ntokens_seen = num_tokens_seen
-        with self.train_context():
-            return self.model_parts[0](inputs, **extra_kwargs)
-
-    def _sequence_losses(self, batch: TokenBatch) -> Tensor:
-        return sequence_losses(self._forward(batch), batch[1].to(self.device))
 
     def _heads_changed(self) -> None:
         """Tell the metrics, and drop what was compiled or captured for other heads."""
@@ -343,43 +287,12 @@ class SAFTrainer(Trainer):
             cudagraph_teardown()
             self.fwd_bwd_fn = wrap_with_cuda_graph(self._forward_backward_body)
 
+    def _steps_to_keep(self) -> frozenset[int]:
+        """Steps whose checkpoints stay; those of freezes are known from the plan, on a resume too."""
+        plan = self.freezer.plan if self._run.saf.keep_checkpoint else None
+        freezes = (head.step for head in plan.heads) if plan is not None else ()
+        return frozenset(self._run.checkpoint.keep_steps).union(freezes)
+
     def _record(self, result: FreezeResult) -> None:
         self._warn_of_long("a freeze", sum(result.seconds.values()))
         self.metrics_processor.log_freeze(record_freeze(result, self.freezer.summary(), self._folder), result)
-
-    def _validate(self, phase: str) -> None:
-        if self.config.validator.enable:
-            self.metrics_processor.validation_phase = phase
-            self.validator.validate(self.model_parts, self.step)
-
-    def _save_checkpoint(self) -> None:
-        """Save this step, unless torchtitan has just done so."""
-        checkpoint = self.config.checkpoint
-        if not checkpoint.enable or self.step == 0:
-            return
-        self.checkpointer.maybe_wait_for_saving()
-        metadata = self._folder / checkpoint.folder / f"step-{self.step}" / ".metadata"
-        # one rank looks for all: on a network file system they may see different things
-        (is_saved,) = self._stop.maximum(float(dist.get_rank() == 0 and metadata.is_file()))
-        if not is_saved:
-            self.checkpointer.save(self.step, last_step=True)
-
-    @contextmanager
-    def _collective_timeout(self, seconds: int) -> Iterator[None]:
-        """torchtitan's limit after the first step (100 s by default) is too short for a freeze."""
-        set_pg_timeouts(timedelta(seconds=seconds), self.parallel_dims)
-        yield
-        comm = self.config.comm
-        # before the first step of this process the longer limit is in force: it may still have to compile
-        in_force = comm.train_timeout_seconds if self._last_update_seconds else comm.init_timeout_seconds
-        set_pg_timeouts(timedelta(seconds=in_force), self.parallel_dims)
-
-    def _batch_world(self) -> tuple[int, int]:
-        """Number of ranks that read different data, and this rank's number among them."""
-        if not self.parallel_dims.dp_enabled:
-            return 1, 0
-        mesh = self.parallel_dims.get_mesh("batch")
-        return mesh.size(), mesh.get_local_rank()
-
-    def _batch_group(self) -> dist.ProcessGroup | None:
-        return self.parallel_dims.get_mesh("batch").get_group() if self.parallel_dims.dp_enabled else None

@@ -22,15 +22,14 @@ def faults(*words: str) -> dict[str, str]:
     return {}
 
 
-@pytest.mark.parametrize("step", [1, 99])
+@pytest.mark.parametrize("step", [1, 99, 100])
 def test_freeze_inside_the_run(step: int) -> None:
     words = [*SAF, "--training.steps=100", "--lr_scheduler.warmup_steps=10", f"--saf.step={step}"]
     assert load_config(None, words).freeze_step == step
 
 
-@pytest.mark.parametrize("step", [100, 101])
-def test_freeze_at_or_beyond_the_last_step(step: int) -> None:
-    found = faults(*SAF, "--training.steps=100", "--lr_scheduler.warmup_steps=10", f"--saf.step={step}")
+def test_freeze_beyond_the_last_step() -> None:
+    found = faults(*SAF, "--training.steps=100", "--lr_scheduler.warmup_steps=10", "--saf.step=101")
     assert list(found) == ["saf.step"]
     assert "100" in found["saf.step"]
 
@@ -258,3 +257,23 @@ def test_matrices_that_are_too_large() -> None:
     # 124m has 144 heads
     assert "36 heads x 1024 x 1024 x 4 bytes = 150,994,944 bytes (0.14 GiB), and the limit is 0.1 GiB" in message
     assert "two vectors" in faults(*words, "--saf.pattern_lr=0.1")["saf.pattern_lr"]
+
+
+def test_steps_to_keep_are_steps_of_the_run() -> None:
+    steps = ("--training.steps=10", "--lr_scheduler.warmup_steps=1")
+    assert not faults(*steps, "--checkpoint.keep_steps=[1, 10]")
+    assert list(faults(*steps, "--checkpoint.keep_steps=[5, 11]")) == ["checkpoint.keep_steps"]
+    assert list(faults(*steps, "--checkpoint.keep_steps=[0]")) == ["checkpoint.keep_steps"]
+
+
+def test_without_checkpoints_none_can_be_kept() -> None:
+    words = ("--checkpoint.enable=false", "--saf.keep_checkpoint=true", "--checkpoint.keep_steps=[5]")
+    assert sorted(faults(*words)) == ["checkpoint.keep_steps", "saf.keep_checkpoint"]
+
+
+def test_what_needs_steps_behind_the_freeze_is_refused_at_the_end() -> None:
+    end = (*SAF, "--saf.fraction=1")
+    assert not faults(*end)
+    assert list(faults(*end, "--saf.matched_seconds=10")) == ["saf.matched_seconds"]
+    assert list(faults(*end, "--saf.pattern_lr=0.1")) == ["saf.pattern_lr"]
+    assert "saf.schedule" in faults(*end, "--saf.schedule=loss_budget")

@@ -145,7 +145,7 @@ def test_without_a_near_name_the_known_ones_are_listed(write) -> None:
         ("[saf]\nenable = 'true'", "saf.enable"),
         ("[saf]\nexclude_layers = 3", "saf.exclude_layers"),
         ("[saf]\nexclude_layers = [1.0]", "saf.exclude_layers"),
-        ("[saf]\nfraction = 1.0", "saf.fraction"),
+        ("[saf]\nfraction = 1.1", "saf.fraction"),
         ("[saf]\nrate = -0.1", "saf.rate"),
         ("[saf]\ncalibration_sequences = 1", "saf.calibration_sequences"),
         ("[checkpoint]\nkeep_latest_k = 1", "checkpoint.keep_latest_k"),

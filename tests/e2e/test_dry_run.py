@@ -41,7 +41,17 @@ def test_all_published_runs_are_there() -> None:
 def test_dry_run_describes_the_run(path: Path) -> None:
     run = load_config(path)
     text = describe(run, 4 if path.stem.startswith("1b") else 1)
-    titles = "Configuration", "Model", "Parameter groups", "Tokens", "Data", "Schedule", "Freeze", "Memory per rank"
+    titles = (
+        "Configuration",
+        "Model",
+        "Parameter groups",
+        "Tokens",
+        "Data",
+        "Schedule",
+        "Freeze",
+        "Checkpoints",
+        "Memory per rank",
+    )
     for title in titles:
         assert re.search(rf"^{title}", text, re.MULTILINE), title
     assert "not divisible" not in text

@@ -75,3 +75,11 @@ def test_nothing_is_saved_while_the_state_is_not_sound(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="not finite"):
         manager._save(10)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_steps_to_keep_stay_and_do_not_count_among_the_newest(tmp_path: Path) -> None:
+    make(tmp_path, 10, 20, 30, 40, 50)
+    manager = Manager(tmp_path, 2)
+    manager.keep_steps = lambda: frozenset({20, 50, 70})
+    assert manager.purged() == ["step-10", "step-30"]
+    assert list(complete_checkpoints(tmp_path)) == [20, 40, 50]

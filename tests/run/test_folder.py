@@ -83,3 +83,9 @@ def test_metrics_of_an_earlier_run_are_kept_beside(tmp_path: Path) -> None:
     path.write_text("")
     set_aside_metrics(tmp_path)
     assert path.exists()
+
+
+def test_a_step_to_keep_that_is_gone_is_said(tmp_path: Path) -> None:
+    leave_run(tmp_path / "run", 150)
+    (line,) = open_folder(run(tmp_path / "run", "--checkpoint.keep_steps=[75, 150, 225]")).lines[:1]
+    assert line == "checkpoint.keep_steps: the run is past step 75, and its checkpoint is not there any more"
