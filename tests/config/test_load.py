@@ -252,5 +252,5 @@ def test_command_line_words_as_a_table() -> None:
     table = override_table(["--saf.rate=0.5", "--dump_folder", "x", "--circuits.group", "qk:factor=2"])
     assert table.values == {"saf": {"rate": 0.5}, "dump_folder": "x", "circuits": {"group": ["qk:factor=2"]}}
     assert load_config(None, tables=[table]).circuits.group[0].factor == 2
-    with pytest.raises(ConfigError, match=r"command line: .saf. rat = 1: unknown key"):
+    with pytest.raises(ConfigError, match=r"command line: \[saf\] rat = 1: unknown key"):
         override_table(["--saf.rat", "1"])

@@ -37,6 +37,7 @@ columns = ["final", "change", "perplexity", "published", "jump", "updates", "hea
 device = "cpu"
 [set]
 training.steps = 40
+checkpoint.interval = 5
 validator.freq = 100
 [[arm]]
 name = "ordinary"
