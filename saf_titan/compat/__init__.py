@@ -66,9 +66,14 @@ def _cpu_device_module() -> types.ModuleType:
     return module
 
 
+def device_type() -> str:
+    """Type of the device that this process trains on, as torch names it: "cpu" or "cuda"."""
+    return str(_titan_utils.device_type)
+
+
 def is_cpu() -> bool:
     """Whether this process trains on the CPU."""
-    return _titan_utils.device_type == "cpu"
+    return device_type() == "cpu"
 
 
 def ensure_launcher_environment() -> None:

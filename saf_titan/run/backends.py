@@ -1,11 +1,33 @@
-"""Which operator mixes the heads of each layer, as lines of the log."""
+"""Which operator mixes the heads of each layer: whether the one asked for can run, and lines of the log."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
 
+from saf_titan.config import ConfigError, Problem, RunConfig
 from saf_titan.layers.attention import SAFAttention
+from saf_titan.ops.mixed_attention.op import BACKENDS, device_obstacle
+
+
+def require_backend(run: RunConfig, device_type: str) -> None:
+    """Raise ConfigError, with the back ends that can run, unless `model.attention_backend` can run on the device.
+
+    A run asks before it builds anything: the back end is first used after the freeze, which may be days later.
+    """
+    chosen = run.model.attention_backend
+    obstacle = None if run.model.fuse_qkv else _obstacle(run, chosen, device_type)
+    if obstacle is not None:
+        allowed = [name for name in BACKENDS if _obstacle(run, name, device_type) is None]
+        raise ConfigError(
+            [Problem("", "model.attention_backend", f'"{chosen}"', f"{obstacle}; here, take {' or '.join(allowed)}")]
+        )
+
+
+def _obstacle(run: RunConfig, backend: str, device_type: str) -> str | None:
+    if backend == "fused" and run.saf.enable and run.saf.pattern_lr:
+        return f"has no gradient of the pattern, which saf.pattern_lr = {run.saf.pattern_lr:g} needs"
+    return device_obstacle(backend, run.shape.head_dim, device_type)
 
 
 def backend_lines(attentions: Sequence[SAFAttention]) -> list[str]:

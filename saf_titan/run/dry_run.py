@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 # first: it must precede every other torchtitan module
-from saf_titan import compat  # noqa: F401  # isort: skip
+from saf_titan import compat  # isort: skip
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from saf_titan.config import RunConfig, calibration_sequences, check_world_size,
 from saf_titan.heads.counts import head_count
 from saf_titan.models import model_spec
 from saf_titan.models.flops import training_flops_per_token
+from saf_titan.run.backends import require_backend
 from saf_titan.run.calibration_data import rounding_line
 from saf_titan.run.precision import compute_precision, precision_line
 from saf_titan.saf.fit.dense_memory import dense_bytes
@@ -30,6 +31,7 @@ def describe(run: RunConfig, world_size: int = 1, *, data_lines: Sequence[str] =
     data_lines: what is known of the data, see :func:`saf_titan.data.checks.inspect_data`.
     """
     check_world_size(run, world_size)
+    require_backend(run, compat.device_type())
     with torch.device("meta"):
         model = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len).model.build()
     parameters = [(canonical_fqn(name), parameter) for name, parameter in model.named_parameters()]

@@ -17,6 +17,7 @@ from torchtitan.observability import structured_logger
 from torchtitan.tools.logging import init_logger, logger
 
 from saf_titan.config import RunConfig, check_world_size
+from saf_titan.run.backends import require_backend
 from saf_titan.run.build import trainer_config
 from saf_titan.run.divergence import Diverged
 from saf_titan.run.folder import open_folder
@@ -36,6 +37,7 @@ def launch(run: RunConfig) -> int:
     trainer, held = None, None
     try:
         check_world_size(run, int(os.environ["WORLD_SIZE"]))
+        require_backend(run, compat.device_type())
         is_first = os.environ["RANK"] == "0"
         held = lock(Path(run.dump_folder)) if is_first else None
         opening = open_folder(run)

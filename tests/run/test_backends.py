@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
 import torch
 
-from saf_titan.run.backends import backend_lines
+from saf_titan.config import ConfigError, load_config
+from saf_titan.ops.mixed_attention import op
+from saf_titan.run.backends import backend_lines, require_backend
+from saf_titan.run.dry_run import describe
 from tests.layers.test_attention import T, attention, random_pattern
 
 
@@ -45,3 +53,54 @@ def test_on_a_gpu_it_says_that_the_choice_is_not_timed() -> None:
     text = layer.describe_backend(8, torch.device("meta"))
     assert text.startswith("split (auto: ")
     assert "not timed" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "device_type", "message"),
+    [
+        (["--model.dim=1024", "--model.num_heads=4"], "cuda", "takes head dims up to 128 on a GPU, but D=256"),
+        (["--saf.enable=true", "--saf.pattern_lr=0.1"], "cpu", "saf.pattern_lr = 0.1 needs"),
+    ],
+)
+def test_a_backend_that_cannot_run_is_refused_with_those_that_can(
+    options: list[str], device_type: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        require_backend(load_config(None, [*options, "--model.attention_backend=fused"]), device_type)
+    text = str(error.value)
+    assert text.startswith('[model] attention_backend = "fused": ')
+    assert message in text
+    assert text.endswith("here, take auto or naive or split")
+    for other in ("auto", "naive", "split"):
+        require_backend(load_config(None, [*options, f"--model.attention_backend={other}"]), device_type)
+
+
+def test_on_a_gpu_without_triton_only_the_naive_backend_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(op, "HAS_TRITON", False)
+    for backend in ("auto", "split", "fused"):
+        run = load_config(None, [f"--model.attention_backend={backend}"])
+        with pytest.raises(ConfigError, match=r"needs the package triton on a GPU.*here, take naive"):
+            require_backend(run, "cuda")
+        require_backend(run, "cpu")
+
+
+def test_the_dry_run_refuses_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("saf_titan.compat.device_type", lambda: "cuda")
+    options = ["--model.dim=1024", "--model.num_heads=4", "--model.attention_backend=fused"]
+    with pytest.raises(ConfigError, match="attention_backend"):
+        describe(load_config(None, options))
+
+
+def test_the_launch_refuses_it_before_it_builds_anything(tmp_path: Path) -> None:
+    code = """
+import sys
+from saf_titan.config import load_config
+from saf_titan.run.launch import launch
+options = ["--saf.enable=true", "--saf.pattern_lr=0.1", "--model.attention_backend=fused"]
+launch(load_config(None, [*options, f"--dump_folder={sys.argv[1]}/run"]))
+"""
+    words = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert '[model] attention_backend = "fused": has no gradient' in ended.stdout + ended.stderr
+    assert not list(tmp_path.glob("run/checkpoint"))

@@ -6,6 +6,7 @@ Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from saf_titan.ops.static_mix.op import check_dtype
 
 BACKENDS = ("auto", "naive", "split", "fused")
 MAX_GPU_HEAD_DIM = 128
+# looked up once: torch.compile could not trace the search
+HAS_TRITON = find_spec("triton") is not None
 
 
 def mixed_attention(
@@ -153,6 +156,18 @@ def fused_obstacle(v_BTKD: Tensor, heads: Heads, pattern: StaticPattern | None) 
         return "does not take empty batches"
     if pattern.alpha_HT.requires_grad or pattern.rho_HT.requires_grad:
         return "has no gradient of the pattern"
-    if v_BTKD.device.type == "cuda" and v_BTKD.shape[-1] > MAX_GPU_HEAD_DIM:
-        return f"takes head dims up to {MAX_GPU_HEAD_DIM} on a GPU, but D={v_BTKD.shape[-1]}"
+    return device_obstacle("fused", v_BTKD.shape[-1], v_BTKD.device.type)
+
+
+def device_obstacle(backend: str, head_dim: int, device_type: str) -> str | None:
+    """Return why a back end cannot mix heads of width `head_dim` on a device, as the end of a sentence, or None.
+
+    Everything here is known before there are tensors, so that a run can ask at its start.
+    """
+    if device_type != "cuda":
+        return None
+    if backend != "naive" and not HAS_TRITON:
+        return "needs the package triton on a GPU, and it is not installed"
+    if backend == "fused" and head_dim > MAX_GPU_HEAD_DIM:
+        return f"takes head dims up to {MAX_GPU_HEAD_DIM} on a GPU, but D={head_dim}"
     return None
