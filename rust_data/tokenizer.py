@@ -50,6 +50,12 @@ class Tokenizer:
         return self.native.name
 
     @property
+    def file(self) -> Path | None:
+        """The tokenizer.json that it was read from; None for one by name or from a .tiktoken file."""
+        path = Path(self._source)
+        return path if path.suffix == ".json" else None
+
+    @property
     def vocab_size(self) -> int:
         """Number of ids, the end-of-text token included."""
         return self.native.vocab_size

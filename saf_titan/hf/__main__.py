@@ -208,7 +208,7 @@ def export(args: argparse.Namespace) -> int:
     saved = read_freeze(args.checkpoint)
     if saved.model is not None:
         require_same_model(saved.model, model_identity(run), source=str(args.checkpoint))
-    print(f"wrote {args.out}: {export_checkpoint(run, args.checkpoint, args.out)}")
+    print(f"wrote {args.out}: {export_checkpoint(run, args.checkpoint, args.out, tokenizer=args.tokenizer)}")
     return 0
 
 
@@ -350,6 +350,7 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("export", help="a checkpoint of this trainer as a folder that transformers loads")
     command.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder <run>/checkpoint/step-<step>")
     command.add_argument("--config", type=Path, help="TOML file of the run (default: the run's own config.toml)")
+    command.add_argument("--tokenizer", metavar="NAME|FILE", help="default: that of the run's corpus")
     command.add_argument("--out", type=Path, required=True, help="folder of the model")
     command.set_defaults(run=export)
 
