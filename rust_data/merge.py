@@ -17,6 +17,9 @@ from rust_data.arguments import place as place_of
 from rust_data.folder import new_folder, whole_file
 from rust_data.manifest import NAME, SPLITS, read_manifest, write_manifest
 from rust_data.sizes import format_count
+from rust_data.tokenizer import Tokenizer
+from rust_data.tokenizer_file import NAME as TOKENIZER_NAME
+from rust_data.tokenizer_file import file_to_keep, keep_file
 
 _WHOLE = (0, 1)
 _SAME = ("tokenizer", "dtype", "seed", "version", "format")
@@ -33,6 +36,7 @@ def merge(out: Path, parts: list[Path]) -> dict[str, Any]:
     merged = dict(manifests[0], part=list(_WHOLE), splits={}, sources=merge_sources(manifests))
     # the settings of one part are not those of the whole
     merged.pop("settings", None)
+    tokenizer_file = _tokenizer_file(parts, merged["tokenizer"]["sha256"], out)
     with new_folder(out, refuse_corpus) as files:
         for split in SPLITS:
             shards: list[dict[str, Any]] = []
@@ -46,8 +50,19 @@ def merge(out: Path, parts: list[Path]) -> dict[str, Any]:
             merged["splits"][split] = totals | {"shards": shards}
         if any(manifest["splits"]["val"].get("cut_document") for manifest in manifests):
             merged["splits"]["val"]["cut_document"] = True
+        if tokenizer_file is not None:
+            files.append(out / TOKENIZER_NAME)
+            keep_file(tokenizer_file, out)
         write_manifest(out, merged)
     return merged
+
+
+def _tokenizer_file(parts: list[Path], digest: str, out: Path) -> bytes | None:
+    """The tokenizer.json of the first part that has it, for the folder of all."""
+    for file in (part / TOKENIZER_NAME for part in parts):
+        if file.is_file() and (tokenizer := Tokenizer(file)).sha256 == digest:
+            return file_to_keep(tokenizer, out)
+    return None
 
 
 def check_parts(parts: list[Path]) -> list[dict[str, Any]]:

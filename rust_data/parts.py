@@ -20,6 +20,8 @@ from rust_data.manifest import FORMAT, write_manifest
 from rust_data.merge import check_parts, merge_sources, refuse_corpus
 from rust_data.sizes import check_range
 from rust_data.tokenizer import Tokenizer
+from rust_data.tokenizer_file import NAME as TOKENIZER_NAME
+from rust_data.tokenizer_file import file_to_keep, keep_file
 
 _BATCH_BYTES = 1 << 22
 """Text that is encoded at a time."""
@@ -56,6 +58,7 @@ class PartWriter:
             lock(self._lock, self.place)
             for left in self._unfinished.iterdir():
                 left.unlink()
+            self._tokenizer_file = file_to_keep(tokenizer, self._unfinished)
             self._writer = _native.DocumentWriter(
                 tokenizer.native, self._unfinished, shard_tokens=shard_tokens, val_tokens=0
             )
@@ -111,6 +114,7 @@ class PartWriter:
             "sources": self._sources,
             "created_by": f"rust_data {_native.__version__}",
         }
+        keep_file(self._tokenizer_file, self._unfinished)
         write_manifest(self._unfinished, manifest)
         if self.place.exists():
             shutil.rmtree(self.place)
@@ -170,6 +174,7 @@ def join(
             f"{folder}: the parts are of tokenizer {manifests[0]['tokenizer']['name']} (digest "
             f"{manifests[0]['tokenizer']['sha256'][:12]}), not of {tokenizer.name} ({tokenizer.sha256[:12]})"
         )
+    tokenizer_file = file_to_keep(tokenizer, out)
     segments = [
         segment for part, manifest in zip(parts, manifests, strict=True) for segment in _segments(part, manifest)
     ]
@@ -179,7 +184,7 @@ def join(
         for shard in manifest["splits"]["train"]["shards"]:
             if _native.sha256(part / shard["file"]) != shard["sha256"]:
                 raise ValueError(f"{part / shard['file']}: changed since it was written; run the task again")
-    with new_folder(out, refuse_corpus):
+    with new_folder(out, refuse_corpus) as files:
         try:
             writer = _native.DocumentWriter(tokenizer.native, out, shard_tokens=shard_tokens, val_tokens=val_tokens)
             for _, path, start, count in segments:
@@ -195,6 +200,9 @@ def join(
         sources = sorted(merge_sources(manifests), key=lambda source: source["file"])
         changed = {"part": [0, 1], "shard_tokens": shard_tokens, "splits": splits, "sources": sources}
         manifest = manifests[0] | changed
+        if tokenizer_file is not None:
+            files.append(out / TOKENIZER_NAME)
+            keep_file(tokenizer_file, out)
         write_manifest(out, manifest)
     return manifest
 

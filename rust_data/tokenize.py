@@ -21,6 +21,7 @@ from rust_data.progress import show
 from rust_data.sizes import check_range, format_count
 from rust_data.threads import num_threads
 from rust_data.tokenizer import Tokenizer
+from rust_data.tokenizer_file import file_to_keep, keep_file
 
 FORMATS = ("shards", "nanogpt")
 ON_ERROR = ("stop", "skip")
@@ -54,7 +55,7 @@ def tokenize(
     Args:
         inputs: File, folder, glob or `sample:edu`, or a list of them; read in the order given.
         out: Directory for the shards; must not hold a corpus yet unless `resume`.
-        tokenizer: Name or file, as `rust_data.Tokenizer` takes it.
+        tokenizer: Name or file, as `rust_data.Tokenizer` takes it. A tokenizer.json is copied into `out`.
         column: Column or field that holds the text.
         shard_tokens: Tokens in each shard but the last of a split, below 2**31.
         val_tokens: The leading whole documents that reach this many tokens are the val split. Of a document that is
@@ -79,10 +80,11 @@ def tokenize(
         raise ValueError("inputs: give at least one file, folder or glob")
     if format not in FORMATS:
         raise ValueError(f"format={format!r}: must be one of {', '.join(FORMATS)}")
+    loaded = Tokenizer(tokenizer)
     job = _job(
         inputs,
         out,
-        tokenizer=Tokenizer(tokenizer),
+        tokenizer=loaded,
         column=column,
         shard_tokens=shard_tokens,
         val_tokens=val_tokens,
@@ -94,7 +96,10 @@ def tokenize(
         resume=resume,
         format=format,
     )
+    # read before the work, which may take hours
+    file = file_to_keep(loaded, Path(out))
     manifest: dict[str, Any] = json.loads(_run(job, quiet))
+    keep_file(file, Path(out))
     if not quiet:
         _print_passed_over(job.passed_over(), 0)
     return manifest
@@ -232,6 +237,7 @@ def _print_plan(inputs: list[str], out: Path, args: dict[str, Any]) -> None:
     settings = {name: value for name, value in args.items() if name != "quiet"}
     tokenizer = Tokenizer(settings.pop("tokenizer"))
     job = _job(inputs, out, tokenizer=tokenizer, **settings)
+    file_to_keep(tokenizer, out)
     files, unreadable = job.plan()
     for path, size, units in files:
         print(f"{path}: {format_count(size)} bytes, {units} units of work")

@@ -53,6 +53,12 @@ class Tokenizer:
         return self.native.name
 
     @property
+    def file(self) -> Path | None:
+        """The tokenizer.json that it was read from; None for GPT-2's, and for tiktoken's and its files."""
+        path = BYTES if self._source == "bytes" else Path(self._source)
+        return path if path.suffix == ".json" else None
+
+    @property
     def vocab_size(self) -> int:
         """Number of ids: the highest id plus one, added tokens included."""
         return self.native.vocab_size

@@ -72,10 +72,10 @@ def _write_by_transformers(args: argparse.Namespace, prompts: list[str], samplin
 
 
 def _write_by_checkpoint(args: argparse.Namespace, prompts: list[str], sampling: Sampling) -> None:
+    from saf_titan.data.tokenizer import find_tokenizer
     from saf_titan.generate.cached_model import CachedModel, length_limit
     from saf_titan.generate.checkpoint import find_source, load_for_generation
     from saf_titan.generate.text import generate, tokens_needed
-    from saf_titan.generate.tokenizer import find_tokenizer
 
     if len(prompts) == 1:
         note_unused(args, ["batch_size"], "on a single prompt")

@@ -25,25 +25,19 @@ class TransformersModel:
             from transformers.utils import logging
 
             from saf_titan import hf
+            from saf_titan.hf.text import require_length
             from saf_titan.hf.tokenizer_files import read_tokenizer
         except ImportError as error:
             raise ValueError(f"{path} is a model of transformers: pip install 'saf_titan[hf]' ({error})") from error
         logging.disable_progress_bar()
+        self._require_length = require_length
         self.tokenizer = read_tokenizer(path)
         self.model = hf.load(path, **({} if dtype is None else {"dtype": getattr(torch, dtype)})).eval()
 
     def require_length(self, prompts: Sequence[str], max_new_tokens: int) -> None:
         """Raise ValueError if a text would be longer than the static heads or the positions of the model allow."""
         needed = max(len(self.tokenizer(prompt)["input_ids"]) for prompt in prompts) + max_new_tokens - 1
-        limits = [(getattr(self.model.config, "max_position_embeddings", None), "it has positions for {} tokens")]
-        if self.model.plan is not None:
-            limits.append((self.model.plan.T_fit, "its static heads are fitted to sequences of {} tokens"))
-        for limit, reason in limits:
-            if limit is not None and needed > limit:
-                raise ValueError(
-                    f"{needed} tokens are more than the model is defined for: {reason.format(limit)}; shorten the "
-                    "prompt or lower --max-new-tokens"
-                )
+        self._require_length(self.model, needed, remedy="shorten the prompt or lower --max-new-tokens")
 
     def write(self, prompt: str, *, max_new_tokens: int, sampling: Sampling, streamer: Any = None) -> str:
         """Return the text that follows a prompt."""

@@ -17,14 +17,12 @@ MODEL_DIR is a folder that transformers' save_pretrained wrote, or a .gguf file.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import torch
 from transformers.utils import logging
 
 from saf_titan.analysis.replacement import replacement_lines, replacement_losses
@@ -32,14 +30,11 @@ from saf_titan.config import load_config
 from saf_titan.data.excerpts import Excerpts
 from saf_titan.fields.command_line import Parser, note_unused, run_command, value_of
 from saf_titan.fields.convert import field_types
-from saf_titan.fields.ranges import Range
-from saf_titan.hf.answer_tasks import TASKS
+from saf_titan.hf.arguments import AT_LEAST_2, open_model
 from saf_titan.hf.export import export_checkpoint, import_model
-from saf_titan.hf.finetune import FinetuneSettings
-from saf_titan.hf.finetune import finetune as run_finetuning
 from saf_titan.hf.measure import calibrate_model, compensate, text_loss, write_weights
-from saf_titan.hf.model import load
-from saf_titan.hf.text import shard_windows, text_windows
+from saf_titan.hf.task_commands import add_task_commands
+from saf_titan.hf.text import longest_text, require_length, shard_windows, text_windows
 from saf_titan.hf.tokenizer_files import opening_ids, read_tokenizer
 from saf_titan.run.resume import model_identity, read_freeze, require_same_model
 from saf_titan.saf.calibrate.calibration import Calibration
@@ -51,7 +46,7 @@ from saf_titan.saf.plan.settings import PlanSettings
 
 
 def calibrate(args: argparse.Namespace) -> int:
-    model = _load(args.model)
+    model = open_model(args.model)
     windows = _windows(args, model)
     calibration = calibrate_model(
         model,
@@ -78,7 +73,7 @@ def freeze(args: argparse.Namespace) -> int:
         raise ValueError("--compensate solves weights on sequences: give --text or --data")
     if not args.compensate:
         note_unused(args, ["text", "data", "sequences", "length"], "without --compensate, which reads a text")
-    model = _load(args.model)
+    model = open_model(args.model)
     _require_no_plan(model, args.model)
     rows: Any = {}
     if args.compensate:
@@ -98,12 +93,15 @@ def freeze(args: argparse.Namespace) -> int:
 
 def perplexity(args: argparse.Namespace) -> int:
     plan = StaticPlan.load(args.plan) if args.plan else None
-    model = _load(args.model)
+    model = open_model(args.model)
     if plan is not None:
         _require_no_plan(model, args.model)
-    longest = plan.T_fit if plan else model.plan.T_fit if model.plan else 512
-    args.length = args.length or min(longest, getattr(model.config, "max_position_embeddings", longest))
+        model.set_plan(plan)
+    usual = model.plan.T_fit if model.plan is not None else 512
+    args.length = args.length or min(usual, longest_text(model) or usual)
     windows = _windows(args, model)
+    if plan is not None:
+        model.set_plan(None)
     before = text_loss(model, windows.tokens_NT, _progress())
     name = "static heads" if model.plan is not None else "ordinary attention"
     print(
@@ -123,7 +121,7 @@ def perplexity(args: argparse.Namespace) -> int:
 
 def replacement(args: argparse.Namespace) -> int:
     calibration = Calibration.load(args.stats)
-    model = _load(args.model)
+    model = open_model(args.model)
     args.length = args.length or calibration.seq_len
     if args.length > calibration.seq_len:
         raise ValueError(f"--length {args.length}, but the statistics are of sequences of {calibration.seq_len} tokens")
@@ -145,73 +143,13 @@ def replacement(args: argparse.Namespace) -> int:
     return 0
 
 
-def evaluate(args: argparse.Namespace) -> int:
-    # the harness is an optional dependency, and takes seconds to import
-    try:
-        import datasets
-
-        from saf_titan.hf.evaluation import evaluate as run_tasks
-    except ImportError as error:
-        raise ValueError(str(error)) from error
-    datasets.disable_progress_bars()
-    model = _load(args.model)
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    model.to(device)
-    found = run_tasks(
-        model,
-        read_tokenizer(args.model),
-        args.tasks.split(","),
-        batch_size=args.batch_size,
-        limit=args.limit,
-        num_fewshot=args.num_fewshot,
-    )
-    print(found.table)
-    if found.num_cut:
-        longest = found.results["config"]["max_length"]
-        print(f"{found.num_cut} prompts lost their beginning: the longest text of this model has {longest} tokens")
-    if args.out is not None:
-        args.out.write_text(json.dumps(found.results, indent=2, default=str) + "\n")
-        print(f"wrote {args.out}")
-    return 0
-
-
-def finetune(args: argparse.Namespace) -> int:
-    if not args.model.is_dir():
-        raise ValueError(f"{args.model} is not the folder of a model")
-    micro_batch = args.micro_batch or args.batch_size
-    settings = FinetuneSettings(
-        learning_rate=args.learning_rate,
-        batch_size=args.batch_size,
-        micro_batch=micro_batch,
-        epochs=args.fixed_epochs or args.epochs,
-        fixed=args.fixed_epochs is not None,
-        length=args.length,
-        seed=args.seed,
-    )
-    found = run_finetuning(
-        args.model,
-        TASKS[args.task],
-        args.data,
-        args.out,
-        evaluation=args.eval,
-        settings=settings,
-        say=partial(print, file=sys.stderr, flush=True),
-    )
-    print(f"epoch {found['epoch']}: dev accuracy {found['dev_accuracy'][found['epoch'] - 1]:.4f}")
-    if args.eval is not None:
-        hard = f", {found['accuracy_hard']:.4f} on hard questions" if "accuracy_hard" in found else ""
-        print(f"{args.eval}: accuracy {found['accuracy']:.4f}{hard}, {found['num_evaluation']:,} questions")
-    print(f"wrote {args.out}")
-    return 0
-
-
 def export(args: argparse.Namespace) -> int:
     require_complete(args.checkpoint)
     run = load_config(args.config or args.checkpoint.resolve().parent.parent / "config.toml", [])
     saved = read_freeze(args.checkpoint)
     if saved.model is not None:
         require_same_model(saved.model, model_identity(run), source=str(args.checkpoint))
-    print(f"wrote {args.out}: {export_checkpoint(run, args.checkpoint, args.out)}")
+    print(f"wrote {args.out}: {export_checkpoint(run, args.checkpoint, args.out, tokenizer=args.tokenizer)}")
     return 0
 
 
@@ -220,21 +158,13 @@ def import_weights(args: argparse.Namespace) -> int:
     return 0
 
 
-def _load(name: str) -> Any:
-    if not Path(name).exists():
-        raise ValueError(f"{name} does not exist: give the folder of a model, or a .gguf file")
-    return load(name).eval()
-
-
 def _require_no_plan(model: Any, name: str) -> None:
     if model.plan is not None:
         raise ValueError(f"{name} has a plan of {len(model.plan.heads)} static heads already: give the ordinary model")
 
 
 def _windows(args: argparse.Namespace, model: Any) -> Excerpts:
-    limit = getattr(model.config, "max_position_embeddings", None)
-    if limit is not None and args.length > limit:
-        raise ValueError(f"--length {args.length}, but the model has positions for {limit} tokens")
+    require_length(model, args.length, remedy="lower --length")
     if args.text is not None:
         return text_windows(args.text, args.model, args.sequences, args.length)
     opening: tuple[int, ...] = ()
@@ -260,12 +190,6 @@ def _selectors(text: str) -> tuple[str, ...]:
     return tuple(read(name) for name in text.split(","))
 
 
-_POSITIVE = value_of(Annotated[float, Range(above=0.0)])
-_AT_LEAST_0 = value_of(Annotated[int, Range(low=0)])
-_AT_LEAST_1 = value_of(Annotated[int, Range(low=1)])
-_AT_LEAST_2 = value_of(Annotated[int, Range(low=2)])
-
-
 def _add_sequences(command: argparse.ArgumentParser, *, needs_data: bool) -> None:
     data = command.add_mutually_exclusive_group(required=needs_data)
     data.add_argument("--text", type=Path, help="UTF-8 text file, read with the tokenizer of the model")
@@ -281,8 +205,8 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("calibrate", help="statistics of a model's heads on a text")
     command.add_argument("model", metavar="MODEL_DIR")
     _add_sequences(command, needs_data=True)
-    command.add_argument("--sequences", type=_AT_LEAST_2, default=16, metavar="N", help="default: 16")
-    command.add_argument("--length", type=_AT_LEAST_2, default=512, metavar="T", help="tokens a sequence; default: 512")
+    command.add_argument("--sequences", type=AT_LEAST_2, default=16, metavar="N", help="default: 16")
+    command.add_argument("--length", type=AT_LEAST_2, default=512, metavar="T", help="tokens a sequence; default: 512")
     command.add_argument(
         "--selector", type=_selectors, default=(), metavar="NAME,...", help="adds the scores that these selectors go by"
     )
@@ -294,8 +218,8 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--plan", type=Path, required=True)
     command.add_argument("--compensate", action="store_true", help="solve the weights of static heads again on a text")
     _add_sequences(command, needs_data=False)
-    command.add_argument("--sequences", type=_AT_LEAST_2, metavar="N", help="default: as the plan's calibration")
-    command.add_argument("--length", type=_AT_LEAST_2, metavar="T", help="default: as the plan's calibration")
+    command.add_argument("--sequences", type=AT_LEAST_2, metavar="N", help="default: as the plan's calibration")
+    command.add_argument("--length", type=AT_LEAST_2, metavar="T", help="default: as the plan's calibration")
     command.add_argument("--out", type=Path, required=True, help="folder of the new model")
     command.set_defaults(run=freeze)
 
@@ -303,8 +227,8 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("model", metavar="MODEL_DIR")
     _add_sequences(command, needs_data=True)
     command.add_argument("--plan", type=Path, help="compare with these heads static")
-    command.add_argument("--sequences", type=_AT_LEAST_2, metavar="N", help="default: the whole text")
-    command.add_argument("--length", type=_AT_LEAST_2, metavar="T", help="tokens a window; default: that of the plan")
+    command.add_argument("--sequences", type=AT_LEAST_2, metavar="N", help="default: the whole text")
+    command.add_argument("--length", type=AT_LEAST_2, metavar="T", help="tokens a window; default: that of the plan")
     command.set_defaults(run=perplexity)
 
     command = commands.add_parser(
@@ -313,8 +237,8 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("model", metavar="MODEL_DIR")
     command.add_argument("--stats", type=Path, required=True, help="statistics that calibrate wrote")
     _add_sequences(command, needs_data=True)
-    command.add_argument("--sequences", type=_AT_LEAST_2, default=8, metavar="N", help="default: 8")
-    command.add_argument("--length", type=_AT_LEAST_2, metavar="T", help="default: that of the statistics")
+    command.add_argument("--sequences", type=AT_LEAST_2, default=8, metavar="N", help="default: 8")
+    command.add_argument("--length", type=AT_LEAST_2, metavar="T", help="default: that of the statistics")
     compact = [name for name in CONTENTS if name not in DENSE_CONTENTS]
     command.add_argument("--content", choices=compact, default="mean", help="default: mean")
     command.add_argument(
@@ -322,37 +246,12 @@ def parser() -> argparse.ArgumentParser:
     )
     command.set_defaults(run=replacement)
 
-    command = commands.add_parser("evaluate", help="tasks of the evaluation harness (lm-eval)")
-    command.add_argument("model", metavar="MODEL_DIR")
-    command.add_argument(
-        "--tasks", required=True, metavar="NAME|FILE.yaml,...", help="of the harness, or defined by you"
-    )
-    command.add_argument("--num-fewshot", type=_AT_LEAST_0, metavar="N", help="solved examples in a prompt")
-    command.add_argument("--limit", type=_AT_LEAST_1, metavar="N", help="examples of each task; default: all")
-    command.add_argument("--batch-size", type=_AT_LEAST_1, default=8, metavar="N", help="default: 8")
-    command.add_argument("--device", help="default: cuda if there is one, else cpu")
-    command.add_argument("--out", type=Path, metavar="FILE", help="the harness's results as JSON")
-    command.set_defaults(run=evaluate)
-
-    command = commands.add_parser("finetune", help="train a model to answer SST-2, BoolQ or QuALITY")
-    command.add_argument("model", type=Path, metavar="MODEL_DIR")
-    command.add_argument("--task", required=True, choices=TASKS)
-    command.add_argument("--data", type=Path, required=True, metavar="FILE", help="the official training file")
-    command.add_argument("--eval", type=Path, metavar="FILE", help="the official validation file, looked at once")
-    epochs = command.add_mutually_exclusive_group()
-    epochs.add_argument("--epochs", type=_AT_LEAST_1, default=3, metavar="N", help="the best of so many; default: 3")
-    epochs.add_argument("--fixed-epochs", type=_AT_LEAST_1, metavar="N", help="so many, and the last one is taken")
-    command.add_argument("--batch-size", type=_AT_LEAST_1, default=16, metavar="N", help="default: 16")
-    command.add_argument("--micro-batch", type=_AT_LEAST_1, metavar="N", help="texts at a time; default: the batch")
-    command.add_argument("--learning-rate", type=_POSITIVE, default=2e-5, metavar="X", help="default: 2e-5")
-    command.add_argument("--length", type=_AT_LEAST_2, metavar="T", help="longest text; default: that of the task")
-    command.add_argument("--seed", type=_AT_LEAST_0, default=1337, metavar="S", help="default: 1337")
-    command.add_argument("--out", type=Path, required=True, help="folder of the new model")
-    command.set_defaults(run=finetune)
+    add_task_commands(commands)
 
     command = commands.add_parser("export", help="a checkpoint of this trainer as a folder that transformers loads")
     command.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder <run>/checkpoint/step-<step>")
     command.add_argument("--config", type=Path, help="TOML file of the run (default: the run's own config.toml)")
+    command.add_argument("--tokenizer", metavar="NAME|FILE", help="default: that of the run's corpus")
     command.add_argument("--out", type=Path, required=True, help="folder of the model")
     command.set_defaults(run=export)
 

@@ -25,11 +25,13 @@ from saf_titan.saf.install.checkpoint import model_tensors, read_checkpoint, wri
 from saf_titan.saf.plan.plan import StaticPlan
 
 
-def export_checkpoint(run: RunConfig, checkpoint: Path, out: Path) -> str:
+def export_checkpoint(run: RunConfig, checkpoint: Path, out: Path, *, tokenizer: str | None = None) -> str:
     """Write a checkpoint as a folder that transformers loads, with its plan, tokenizer and generation settings.
 
-    Returns what was written, for people. Raises ValueError if the folder exists, or the checkpoint is damaged or not
-    of the run's model.
+    tokenizer: name or file of the tokenizer; None for that of the run's corpus.
+
+    Returns what was written, for people. Raises ValueError if the folder exists, the checkpoint is damaged or not of
+    the run's model, or ``tokenizer`` is not that of the corpus.
     """
     if out.exists():
         raise ValueError(f"{out} exists already; choose another folder or remove it")
@@ -47,7 +49,7 @@ def export_checkpoint(run: RunConfig, checkpoint: Path, out: Path) -> str:
     _fill(model, _to_hf(weights, run))
     if plan is not None:
         model.set_plan(plan)
-    tokenizer, eos = write_tokenizer(run, out)
+    tokenizer_note, eos = write_tokenizer(run, out, tokenizer)
     model.generation_config = GenerationConfig(bos_token_id=eos, eos_token_id=eos, pad_token_id=eos)
     model.save_pretrained(out)
     shared = run.model.family == "gpt" and run.shape.num_kv_heads < run.shape.num_heads
@@ -55,7 +57,7 @@ def export_checkpoint(run: RunConfig, checkpoint: Path, out: Path) -> str:
         type(model).__name__,
         f"{len(plan.heads)} static heads" if plan else "no static heads",
         *(["each kv head repeated for the query heads that share it"] if shared else []),
-        tokenizer,
+        tokenizer_note,
     ]
     return ", ".join(notes)
 

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, PrinterCallback, Trainer, Trainer
 
 from saf_titan.hf.answer_tasks import AnswerTask, Example
 from saf_titan.hf.model import load
-from saf_titan.hf.text import longest_text
+from saf_titan.hf.text import longest_text, require_length
 from saf_titan.hf.tokenizer_files import read_tokenizer
 
 _DEV_SHARE = 10
@@ -237,11 +237,9 @@ def finetune(
 
 
 def _longest(model: Any, task: AnswerTask, settings: FinetuneSettings) -> int:
-    limit = longest_text(model)
     if settings.length is None:
-        return task.length if limit is None else min(task.length, limit)
-    if limit is not None and settings.length > limit:
-        raise ValueError(f"length = {settings.length}, and the longest text of this model has {limit} tokens")
+        return min(task.length, longest_text(model) or task.length)
+    require_length(model, settings.length, remedy="lower the length")
     return settings.length
 
 

@@ -19,6 +19,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import cached_file
 
 from saf_titan.hf.attention import ATTENTION
+from saf_titan.hf.card import write_card
 from saf_titan.hf.layer import HeadsOfLayer, attach
 from saf_titan.saf.install.install import install
 from saf_titan.saf.plan.plan import StaticPlan
@@ -115,8 +116,10 @@ class StaticHeadsMixin:
             layer.zero_unused_weights(frees_values=self.plan is not None and self.plan.frees_values)
 
     def save_pretrained(self, save_directory: str | Path, *args: Any, **kwargs: Any) -> None:
-        """As in transformers, and the plan beside the weights."""
+        """As in transformers, with the plan beside the weights, and a README.md that tells how to load them."""
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
+        num_static = len(self.plan.heads) if self.plan is not None else 0
+        write_card(Path(save_directory), model_type=self.config.model_type, num_static=num_static)
         if self.plan is not None:
             self.plan.save(Path(save_directory) / PLAN_FILE)
 

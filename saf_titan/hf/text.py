@@ -20,8 +20,24 @@ def longest_text(model: Any) -> int | None:
 
     None where neither is limited.
     """
-    limits = (model.fitted_length, getattr(model.config, "max_position_embeddings", None))
-    return min((limit for limit in limits if limit is not None), default=None)
+    return min((limit for limit, _ in _limits(model)), default=None)
+
+
+def require_length(model: Any, num_tokens: int, *, remedy: str) -> None:
+    """Raise ValueError, which says the limit and ends with the remedy, beyond the limit of a model."""
+    limit, reason = min(_limits(model), default=(num_tokens, ""))
+    if num_tokens > limit:
+        raise ValueError(f"{num_tokens} tokens are more than the model is defined for: {reason}; {remedy}")
+
+
+def _limits(model: Any) -> list[tuple[int, str]]:
+    """Each limit of the length of a text, in tokens, with its reason."""
+    limits = (
+        # None while static heads are pruned: nothing has a length there
+        (model.fitted_length, "its static heads are fitted to sequences of {} tokens"),
+        (getattr(model.config, "max_position_embeddings", None), "it has positions for {} tokens"),
+    )
+    return [(limit, reason.format(limit)) for limit, reason in limits if limit is not None]
 
 
 def text_windows(path: Path, model: str | Path, num_windows: int | None, length: int) -> Excerpts:

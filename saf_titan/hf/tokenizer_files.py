@@ -9,8 +9,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import rust_data
+from rust_data.tokenizer import BUNDLED
 from saf_titan.config import RunConfig
-from saf_titan.data.manifest import read_manifest
+from saf_titan.data.tokenizer import find_tokenizer
 
 
 def read_tokenizer(model: str | Path) -> Any:
@@ -37,29 +38,39 @@ def opening_ids(tokenizer: Any) -> tuple[int, ...]:
     return ()
 
 
-def write_tokenizer(run: RunConfig, out: Path) -> tuple[str, int | None]:
-    """Write the tokenizer that the run's shards were made with, if it is known.
+def write_tokenizer(run: RunConfig, out: Path, given: str | None = None) -> tuple[str, int | None]:
+    """Write the tokenizer that the run's corpus was made with, if it is known.
 
-    That is `tokenizer.json` in the folder of the shards, or GPT-2's, which is bundled. Returns a phrase that says what
-    was done, and the id of the end-of-text token, None if the corpus is not there.
+    given: name or file to take in its place, as in `find_tokenizer`.
+
+    Returns a phrase that says what was done, and the id of the end-of-text token, None without a tokenizer. Raises
+    ValueError if ``given`` is not the tokenizer of the corpus.
     """
-    folder = Path(run.data.path)
     try:
-        manifest = read_manifest(folder)
-    except ValueError:
-        return f"no tokenizer: {folder} is not there", None
-    file = folder / "tokenizer.json"
-    if file.is_file():
-        tokenizer = Tokenizer.from_file(str(file))
-    elif manifest.tokenizer_name in ("gpt2", "r50k_base"):
-        tokenizer = gpt2_tokenizer()
-    else:
-        return f"no tokenizer: {manifest.tokenizer_name} has no tokenizer.json in {folder}", manifest.eot
-    end = tokenizer.id_to_token(manifest.eot)
+        ours = find_tokenizer(Path(run.data.path), given, vocab_size=run.shape.vocab_size)
+    except ValueError as error:
+        if given is not None:
+            raise
+        return f"no tokenizer ({error})", None
+    tokenizer = _backend(ours)
+    if tokenizer is None:
+        return f"no tokenizer ({ours.name} has no tokenizer.json; give one with --tokenizer)", ours.eot
+    end = tokenizer.id_to_token(ours.eot)
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token=end, eos_token=end, model_max_length=run.training.seq_len
     ).save_pretrained(out)
-    return f"tokenizer {manifest.tokenizer_name}", manifest.eot
+    return f"tokenizer {ours.name}", ours.eot
+
+
+def _backend(ours: rust_data.Tokenizer) -> Tokenizer | None:
+    """The same tokenizer for transformers; None for one of tiktoken's, whose file is no tokenizer.json."""
+    if ours.file is None:
+        return gpt2_tokenizer() if ours.name in BUNDLED else None
+    tokenizer = Tokenizer.from_file(str(ours.file))
+    # the corpus has the ids of the texts alone, without what a file may put around them
+    tokenizer.post_processor = None
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 def gpt2_tokenizer() -> Tokenizer:

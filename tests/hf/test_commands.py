@@ -1,4 +1,7 @@
-"""The command lines on a model folder: calibrate, select, perplexity, freeze, and what goes wrong."""
+"""The command lines on a model folder: calibrate, select, perplexity, freeze, and what goes wrong.
+
+Covers `hf/arguments.py`, `hf/card.py` and `hf/task_commands.py` too.
+"""
 
 import json
 import subprocess
@@ -15,7 +18,7 @@ from transformers import PreTrainedTokenizerFast, pipeline
 import saf_titan.hf
 from saf_titan.hf.__main__ import main
 from saf_titan.hf.measure import text_loss
-from saf_titan.hf.text import text_windows
+from saf_titan.hf.text import longest_text, require_length, text_windows
 from saf_titan.saf.__main__ import main as saf
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.plan.decide import make_plan
@@ -202,6 +205,50 @@ def test_stock_transformers_refuses_by_a_name_that_leads_here(made: Path) -> Non
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode != 0
     assert "saf_titan_llama" in result.stderr
+    # its advice is to upgrade; the folder says what helps
+    card = (made / "frozen/README.md").read_text()
+    assert "2 attention heads with fixed patterns" in card
+    assert "`saf_titan_llama`, and no upgrade of\ntransformers changes that" in card
+    loading = card.partition("```python\n")[2].partition("```")[0].replace('"frozen"', repr(str(made / "frozen")))
+    subprocess.run([sys.executable, "-c", loading], check=True)
+
+
+def test_a_card_that_is_there_stays(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    saf_titan.hf.load(made / "frozen").save_pretrained(tmp_path)
+    assert (tmp_path / "README.md").read_text() == "mine"
+
+
+def test_the_length_of_a_model_is_asked_in_one_place(made: Path) -> None:
+    model = saf_titan.hf.load(made / "model")
+    assert longest_text(model) == 64
+    model.set_plan(StaticPlan.load(made / "plan"))
+    assert longest_text(model) == 16
+    require_length(model, 16, remedy="")
+    with pytest.raises(
+        ValueError, match=r"17 tokens .* static heads are fitted to sequences of 16 tokens; ask for less"
+    ):
+        require_length(model, 17, remedy="ask for less")
+    # a pruned head has no pattern, and so no length
+    settings = PlanSettings(rate=0.25, content="prune", selector="random")
+    model.set_plan(make_plan(Calibration.load(made / "stats"), settings))
+    require_length(model, 64, remedy="")
+    with pytest.raises(ValueError, match="positions for 64 tokens; ask for less"):
+        require_length(model, 65, remedy="ask for less")
+
+
+def test_statistics_of_another_length_than_the_plan(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--text", str(made / "text.txt"), "--sequences", "2"]
+    out = ["--out", str(tmp_path / "stats")]
+    assert main(["calibrate", str(made / "frozen"), *words, "--length", "12", *out]) == 0
+    capsys.readouterr()
+    stats = ["--stats", str(tmp_path / "stats"), "--out", str(tmp_path / "losses")]
+    assert main(["replacement", str(made / "frozen"), *words, *stats]) == 2
+    error = capsys.readouterr().err
+    assert "fitted to sequences of 16 tokens, and the statistics are of 12: calibrate with sequences of 16" in error
+    assert not (tmp_path / "losses").exists()
 
 
 @pytest.mark.parametrize(
@@ -222,6 +269,8 @@ def test_stock_transformers_refuses_by_a_name_that_leads_here(made: Path) -> Non
         ("freeze MODEL --plan PLAN --out FROZEN", "exists already"),
         ("freeze MODEL --plan PLAN --compensate --out X", "give --text or --data"),
         ("perplexity FROZEN --text TEXT --plan PLAN", "give the ordinary model"),
+        ("perplexity FROZEN --text TEXT --length 17", "fitted to sequences of 16 tokens; lower --length"),
+        ("perplexity MODEL --text TEXT --plan PLAN --length 17", "fitted to sequences of 16 tokens; lower --length"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -25,7 +25,7 @@ from saf_titan.saf.install.checkpoint import apply_plan, model_tensors, read_che
 from saf_titan.saf.install.install import install
 from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.settings import PlanSettings
-from tests.data.corpus import write_corpus
+from tests.data.corpus import TOKENIZER_SHA256, write_corpus
 
 T = 24
 GPT = "flavor = 'debug'\nnum_layers = 2\nnum_heads = 4\ndim = 32\nvocab_size = 256\n"
@@ -163,9 +163,12 @@ def test_the_tokenizer_and_its_end_go_along(tmp_path: Path) -> None:
     write_corpus(
         tmp_path / "corpus", train=np.arange(300), val=np.arange(300), vocab_size=50257, eot=50256, tokenizer="gpt2"
     )
+    ours = rust_data.Tokenizer("gpt2")
+    manifest = tmp_path / "corpus/manifest.json"
+    manifest.write_text(manifest.read_text().replace(TOKENIZER_SHA256, ours.sha256))
     assert main(["export", str(made.checkpoint), "--out", str(tmp_path / "model")]) == 0
     text = "Don't panic: naïve 東京 \n\n  1234\U0001f600"
-    tokenizer, ours = AutoTokenizer.from_pretrained(tmp_path / "model"), rust_data.Tokenizer("gpt2")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     assert tokenizer(text)["input_ids"] == ours.encode(text).tolist()
     assert tokenizer.decode(ours.encode(text)) == text
     assert tokenizer.eos_token_id == 50256

@@ -236,7 +236,10 @@ def test_mistakes_are_one_line(made: Path, tmp_path: Path, capsys: pytest.Captur
         (f"{start} {tmp_path}/bad.tsv", f"{tmp_path}/bad.tsv: line 3 is 'what'"),
         (f"{start} {tmp_path}/one.tsv", "1 example of answer number 1: at least 2 are needed"),
         (f"{start} {made}/train.tsv --eval {tmp_path}/bad.tsv", "bad.tsv: line 3"),
-        (f"{start} {made}/train.tsv --length 49", "length = 49, and the longest text of this model has 48 tokens"),
+        (
+            f"{start} {made}/train.tsv --length 49",
+            "49 tokens are more than the model is defined for: its static heads are fitted to sequences of 48 tokens",
+        ),
         (f"{start} {made}/train.tsv --length 4", "train.tsv: line 2: the question alone has"),
         (f"{start} {made}/train.tsv --micro-batch 5", "a micro-batch of 5 does not divide the batch of 16"),
         (f"{start} {made}/train.tsv --epochs 2 --fixed-epochs 1", "not allowed with argument --epochs"),

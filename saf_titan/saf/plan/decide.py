@@ -65,6 +65,11 @@ def make_plan(
     """
     settings = settings or PlanSettings()
     content = CONTENTS[settings.content]
+    if base_plan is not None and base_plan.T_fit != calibration.seq_len:
+        raise ValueError(
+            f"the static heads so far are fitted to sequences of {base_plan.T_fit} tokens, and the statistics are of "
+            f"{calibration.seq_len}: calibrate with sequences of {base_plan.T_fit} tokens (--length {base_plan.T_fit})"
+        )
     base_heads = base_plan.heads if base_plan else ()
     _check_base(calibration, base_heads)
     target = head_count(calibration.live_LH.numel(), settings.rate, settings.rounding)

@@ -124,7 +124,10 @@ class StaticPlan:
         Raises ValueError if the fits differ in length, the contents differ, or a head is in both.
         """
         if self.T_fit != later.T_fit:
-            raise ValueError(f"plans fitted to lengths {self.T_fit} and {later.T_fit} cannot be joined")
+            raise ValueError(
+                f"plans fitted to lengths {self.T_fit} and {later.T_fit} cannot be joined: calibrate with "
+                f"sequences of {self.T_fit} tokens"
+            )
         if self.content != later.content:
             raise ValueError(
                 f"plans of content {self.content!r} and {later.content!r} cannot be joined; keep "

@@ -11,7 +11,7 @@ from tokenizers import pre_tokenizers
 
 from rust_data import Tokenizer
 from saf_titan.data.manifest import read_tokenizer
-from saf_titan.generate.tokenizer import find_tokenizer
+from saf_titan.data.tokenizer import find_tokenizer
 from tests.generate.run_folder import VOCABULARY, write_run, write_tokenizer
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from rust_data import Tokenizer
 from rust_data.tokenizer import BUNDLED, FROM_TIKTOKEN
+from rust_data.tokenizer_file import NAME as FILE_NAME
 from saf_titan.data.manifest import TokenizerEntry, read_tokenizer
 
 _REMEDY = "give --tokenizer NAME (gpt2, cl100k_base, ...) or the path of its tokenizer.json"
 
 
 def find_tokenizer(corpus: Path, given: str | None, *, vocab_size: int) -> Tokenizer:
-    """Load the tokenizer that a corpus was made with.
+    """Load the tokenizer that a corpus was made with: by its name, or from the tokenizer.json beside its files.
 
     Args:
         corpus: `data.path` of the run.
@@ -42,12 +43,13 @@ def _recorded_name(corpus: Path, recorded: TokenizerEntry | None) -> str:
         raise ValueError(f"data.path = {corpus} of the run is gone, and with it the name of its tokenizer; {_REMEDY}")
     if recorded is None:
         raise ValueError(f"the files in {corpus} do not tell their tokenizer; {_REMEDY}")
+    # a file comes first: it may have the name of a bundled tokenizer
+    beside = recorded.path.parent / FILE_NAME
+    if beside.is_file():
+        return str(beside)
     if recorded.name in (*BUNDLED, *FROM_TIKTOKEN):
         return recorded.name
-    beside = recorded.path.parent / "tokenizer.json"
-    if not beside.is_file():
-        raise ValueError(
-            f"{recorded.path} names the tokenizer {recorded.name}, whose file is not beside it; copy it to {beside}, "
-            f"or {_REMEDY}"
-        )
-    return str(beside)
+    raise ValueError(
+        f"{recorded.path} names the tokenizer {recorded.name}, whose file is not beside it; copy it to {beside}, "
+        f"or {_REMEDY}"
+    )

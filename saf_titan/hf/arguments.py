@@ -1,0 +1,22 @@
+"""What the commands of `python -m saf_titan.hf` share: ranges of numbers, and the model that is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from saf_titan.fields.command_line import value_of
+from saf_titan.fields.ranges import Range
+from saf_titan.hf.model import load
+
+POSITIVE = value_of(Annotated[float, Range(above=0.0)])
+AT_LEAST_0 = value_of(Annotated[int, Range(low=0)])
+AT_LEAST_1 = value_of(Annotated[int, Range(low=1)])
+AT_LEAST_2 = value_of(Annotated[int, Range(low=2)])
+
+
+def open_model(name: str) -> Any:
+    """The model in a folder or a .gguf file, for evaluation. ValueError if there is none."""
+    if not Path(name).exists():
+        raise ValueError(f"{name} does not exist: give the folder of a model, or a .gguf file")
+    return load(name).eval()
