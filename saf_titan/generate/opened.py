@@ -71,9 +71,9 @@ def _of_transformers(path: Path, dtype: str) -> AnalysedDecoder:
 
 def _of_checkpoint(path: Path, length: int, config: Path | None, tokenizer: str | None, dtype: str) -> AnalysedDecoder:
     # torchtitan takes long to import
+    from saf_titan.data.tokenizer import find_tokenizer
     from saf_titan.generate.cached_model import length_limit
     from saf_titan.generate.checkpoint import find_source, load_for_generation
-    from saf_titan.data.tokenizer import find_tokenizer
 
     source = find_source(path, config)
     encoder = find_tokenizer(Path(source.run.data.path), tokenizer, vocab_size=source.run.shape.vocab_size)
