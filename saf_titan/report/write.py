@@ -28,7 +28,7 @@ def write_report(run_folder: str | Path, *, heads: int = 8, out: str | Path | No
     folder = Path(run_folder)
     log = read_run(folder)
     events = read_events(log)
-    body = [*sections.header(log, events), *sections.loss(log), *sections.circuits(log)]
+    body = [*sections.header(log, events), *sections.loss(log), *sections.accuracy(log), *sections.circuits(log)]
     for event in events:
         body += sections.freeze(log, event, heads)
     body += sections.undone(log)
