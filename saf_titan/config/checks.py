@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from saf_titan.config.freeze_checks import freeze_step_conflicts, frozen_head_conflicts
+from saf_titan.config.generated_checks import generated_data_conflicts
 from saf_titan.config.host_sections import CheckpointSection
 from saf_titan.config.own_sections import CircuitsSection, ModelSection
 from saf_titan.config.schema import RunConfig
@@ -15,6 +16,7 @@ def conflicts(config: RunConfig, given: frozenset[str]) -> Iterator[Conflict]:
     yield from _training(config)
     yield from _schedule(config)
     yield from _checkpoint(config)
+    yield from generated_data_conflicts(config)
     if config.saf.step and {"saf.step", "saf.fraction"} <= given:
         yield Conflict(("saf.step", "saf.fraction"), "excludes saf.fraction; give one of the two")
     elif config.saf.enable:

@@ -87,6 +87,12 @@ class ValidatorSection:
     tokens: Annotated[int, NOT_NEGATIVE] = 262144
     """Held-out tokens of one validation, over all ranks together: the first windows of the half, as many as fit, at
     least one. They are the same ones each time and on any number of ranks. 0: the whole half."""
+    examples: Annotated[int, POSITIVE] = 512
+    """Generated data: sequences of one validation, over all ranks together, for each length and number of pairs."""
+    lengths: tuple[int, ...] = ()
+    """Generated data: lengths to validate on, each for itself. []: training.seq_len."""
+    pairs: tuple[int, ...] = ()
+    """mqar: numbers of pairs to validate on, each with each length. []: data.pairs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from saf_titan.config.circuit_groups import CircuitGroup
+from saf_titan.config.generated_data import GeneratedData
 from saf_titan.config.shapes import FAMILIES
 from saf_titan.fields.choices import OneOf
 from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE, Range
@@ -49,8 +50,8 @@ class ModelSection:
     must run here. The log tells which one each layer takes, and why."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataSection:
+@dataclass(frozen=True, kw_only=True)
+class DataSection(GeneratedData):
     """The token ids to train on."""
 
     path: str = "data/fineweb_edu"
@@ -59,9 +60,10 @@ class DataSection:
     val are held out for calibration and validation; without such a file, the last tenth of the ids, at most 10
     million."""
     vocab_size: Annotated[int, NOT_NEGATIVE] = 0
-    """Size of the vocabulary, for .bin files that do not tell it: 50257 for GPT-2. 0: the files tell it."""
+    """Size of the vocabulary, for .bin files that do not tell it: 50257 for GPT-2. 0: the files tell it. mqar: number
+    of ids, a quarter of them fillers, the rest keys and values; 0: 8192."""
     seed: Annotated[int, NOT_NEGATIVE] = 1337
-    """Seed of the order of the training windows."""
+    """Seed of the order of the training windows; of generated data, of the training sequences themselves."""
     shuffle: bool = True
     """Visit the windows of an epoch in a seeded random order, each once. false: in the order of the corpus."""
     verify: bool = False

@@ -85,6 +85,26 @@ class RunConfig:
         return sequences * training.seq_len
 
     @property
+    def validation_cells(self) -> list[tuple[int, int]]:
+        """Generated data: (length, pairs) of each set that is validated on; pairs are 0 for class tokens."""
+        lengths = self.validator.lengths or (self.training.seq_len,)
+        pairs = (self.validator.pairs or (self.data.pairs,)) if self.data.kind == "mqar" else (0,)
+        return [(length, number) for length in lengths for number in pairs]
+
+    @property
+    def max_seq_len(self) -> int:
+        """Length of the longest sequence that the model is to see."""
+        return max((self.training.seq_len, *self.validator.lengths))
+
+    @property
+    def data_source(self) -> str:
+        """What the sequences are of, for logs and records."""
+        data = self.data
+        if data.kind == "mqar":
+            return f"generated mqar, {data.pairs} pairs in {self.training.seq_len} tokens"
+        return data.path if data.kind == "tokens" else f"generated class tokens, {data.classes} classes"
+
+    @property
     def schedule_steps(self) -> int:
         """Length of the learning-rate schedule in steps."""
         return self.lr_scheduler.total_steps or self.training.steps

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from saf_titan.config import Problem, RunConfig, calibration_sequences, data_parallel_size
 from saf_titan.data.corpus import Corpus, open_corpus
+from saf_titan.data.generate import generate_rows, vocabulary
 from saf_titan.data.windows import Split, split_windows
 
 MOST_SAMPLED = 100_000
@@ -16,6 +17,8 @@ def inspect_data(run: RunConfig, world_size: int) -> tuple[list[str], list[Probl
     Returns lines that say what the run will read, and everything that would stop it; no lines where the data cannot be
     read at all.
     """
+    if run.data.is_generated:
+        return _inspect_generated(run)
     path = Path(run.data.path)
     try:
         corpus = open_corpus(path, vocab_size=run.data.vocab_size)
@@ -36,6 +39,25 @@ def inspect_data(run: RunConfig, world_size: int) -> tuple[list[str], list[Probl
         wanted = calibration_sequences(run, data_parallel_size(run, world_size))
         problems += lacking_calibration(run, wanted, windows["calibration"])
     return _lines(run, world_size, corpus, windows), problems
+
+
+def _inspect_generated(run: RunConfig) -> tuple[list[str], list[Problem]]:
+    """The same of sequences that are generated: the generators themselves judge their settings."""
+    size, rows = vocabulary(run.data), run.shape.vocab_size
+    if rows < size:
+        message = f"{run.data_source} have a vocabulary of {size}; set it to {size} or more"
+        return [], [Problem("", "model.vocab_size", str(rows), message)]
+    cells = run.validation_cells if run.validator.enable else []
+    try:
+        for length, pairs in [(run.training.seq_len, 0), *cells]:
+            generate_rows(run.data, seed=0, first_row=0, rows=1, length=length, pairs=pairs)
+    except ValueError as error:
+        return [], [Problem("", "data.kind", run.data.kind, str(error))]
+    lines = [f"{run.data_source}; vocabulary {size:,}; no sequence comes twice"]
+    if cells:
+        sets = "; ".join(f"{length} tokens{f', {pairs} pairs' if pairs else ''}" for length, pairs in cells)
+        lines.append(f"validation on {run.validator.examples:,} other sequences of each kind: {sets}")
+    return lines, []
 
 
 def lacking_calibration(run: RunConfig, wanted: int, num_windows: int) -> list[Problem]:

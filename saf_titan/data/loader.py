@@ -1,30 +1,22 @@
-"""torchtitan's view of a token corpus: one global cursor from which every rank derives its share.
+"""torchtitan's view of a token corpus: windows of token files, in a seeded order."""
 
-The cursor counts the sequences that all ranks together have been given. A batch takes the next
-`ranks x local_batch_size` sequences, and each rank a run of `local_batch_size` among them. So the sequences of an
-optimizer step are the same for every number of ranks and every depth of gradient accumulation that make the same global
-batch, and the state needs no rank.
-"""
-
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import torch
-from torchtitan.components.dataloader import BaseDataLoader
-from torchtitan.components.loss import IGNORE_INDEX
 from torchtitan.components.tokenizer import BaseTokenizer
 
 from saf_titan.data.corpus import open_stream
+from saf_titan.data.cursor import REMEDY, CursorLoader
 from saf_titan.data.shards import verify_shards
 from saf_titan.data.windows import Split, WindowOrder, split_windows
 
 STATE_VERSION = 1
 
 
-class ShardLoader(BaseDataLoader):
+class ShardLoader(CursorLoader):
     """Yields batches of windows of `seq_len` tokens, and as targets the token that follows each token.
 
     Windows do not overlap.
@@ -34,7 +26,7 @@ class ShardLoader(BaseDataLoader):
     """
 
     @dataclass(kw_only=True, slots=True)
-    class Config(BaseDataLoader.Config):
+    class Config(CursorLoader.Config):
         path: str = ""
         """Folder that holds manifest.json or .bin files, or one .bin file."""
         corpus_vocab_size: int = 0
@@ -47,79 +39,45 @@ class ShardLoader(BaseDataLoader):
         """Seed of the order of windows."""
         shuffle: bool = True
         """Shuffle the windows of each epoch; otherwise in the order of the corpus."""
-        infinite: bool = True
-        """Begin the next epoch at the end of one. Otherwise stop there, after a last batch that is filled up with
-        sequences whose targets are all ignored, so that every rank gets as many batches."""
-        batches_per_step: int = 1
-        """Of a loader that stops: batches that are used together, as in a pipeline; it stops after whole steps."""
         verify: bool = False
         """Compare all shards with their digests first."""
         vocab_size: int = 0
         """Rows of the model's embedding, which must cover the corpus. 0: not checked."""
 
-    def __init__(
-        self, config: Config, *, dp_world_size: int, dp_rank: int, seq_len: int, local_batch_size: int, **_: Any
-    ) -> None:
+        def for_calibration(self, seed: int) -> Self:
+            return replace(self, split="calibration", seed=seed, shuffle=True, verify=False)
+
+    def __init__(self, config: Config, *, dp_world_size: int, dp_rank: int, seq_len: int, **shares: Any) -> None:
+        super().__init__(config, dp_world_size=dp_world_size, dp_rank=dp_rank, seq_len=seq_len, **shares)
         path = Path(config.path)
         if config.verify:
             verify_shards(path, part=dp_rank, num_parts=dp_world_size)
         split = "train" if config.split == "train" else "val"
         self._stream = open_stream(path, split, vocab_size=config.corpus_vocab_size)
         if config.vocab_size:
-            require_covered(path, self._stream.vocab_size, config.vocab_size)
+            require_covered(str(path), self._stream.vocab_size, config.vocab_size)
         try:
             self._first_window, num_windows = split_windows(len(self._stream), config.split, seq_len)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         if config.max_tokens:
             num_windows = min(num_windows, max(1, config.max_tokens // seq_len))
-        self._batch, self._ranks, self._rank = local_batch_size, dp_world_size, dp_rank
-        self._batches_per_step = config.batches_per_step
         self._order = WindowOrder(num_windows=num_windows, seed=config.seed, shuffle=config.shuffle)
-        self._seq_len, self._infinite, self._path = seq_len, config.infinite, config.path
-        self._cursor = 0
-
-    @property
-    def num_windows(self) -> int:
-        """Number of distinct windows in one epoch."""
-        return self._order.num_windows
-
-    @property
-    def num_batches(self) -> int:
-        """Batches that a rank gets of a loader that stops; the last ones may be filled up."""
-        num_steps = -(-self.num_windows // (self._sequences_a_batch * self._batches_per_step))
-        return num_steps * self._batches_per_step
-
-    @property
-    def tokens_given(self) -> int:
-        """Tokens that all ranks together have been given so far, those before a resume included."""
-        return self._cursor * self._seq_len
-
-    @property
-    def _sequences_a_batch(self) -> int:
-        return self._ranks * self._batch
+        self._path, self.num_windows = config.path, num_windows
 
     def window(self, sequence: int) -> int:
         """Return which window sequence number `sequence` is; windows are counted from the start of the split."""
         return self._first_window + int(self._order.windows(np.array([sequence]))[0])
 
-    def __iter__(self) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
-        end = self.num_batches * self._sequences_a_batch
-        while self._infinite or self._cursor < end:
-            first = self._cursor + self._rank * self._batch
-            sequences_B = np.arange(first, first + self._batch)
-            windows_B = self._first_window + self._order.windows(sequences_B)
-            # one token more than a window: the last one's target
-            starts_B = (windows_B * self._seq_len).tolist()
-            ids_BT = np.stack([self._stream.read(start, start + self._seq_len + 1) for start in starts_B])
-            # the batch counts as given from here on: a checkpoint is written after the step that used it
-            self._cursor += self._sequences_a_batch
-            tokens_BT = torch.from_numpy(ids_BT)
-            # a copy: of a batch of one, contiguous() would be a view, and the inputs would change with it
-            targets_BT = tokens_BT[:, 1:].clone()
-            if not self._infinite:
-                targets_BT[torch.from_numpy(sequences_B >= self.num_windows)] = IGNORE_INDEX
-            yield {"input": tokens_BT[:, :-1].contiguous()}, targets_BT
+    def _read(self, sequences_B: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        windows_B = self._first_window + self._order.windows(sequences_B)
+        # one token more than a window: the last one's target
+        starts_B = (windows_B * self._seq_len).tolist()
+        tokens_BT = torch.from_numpy(
+            np.stack([self._stream.read(start, start + self._seq_len + 1) for start in starts_B])
+        )
+        # a copy: of a batch of one, contiguous() would be a view, and the inputs would change with it
+        return tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].clone()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the cursor and the settings that give it its meaning; they are equal on all ranks."""
@@ -144,30 +102,20 @@ class ShardLoader(BaseDataLoader):
             "seed": "data.seed",
             "shuffle": "data.shuffle",
         }
-        remedy = (
-            "go on with the old one, or start a new run in another dump_folder (with its weights: "
-            "checkpoint.initial_load_model_only = true)"
-        )
-        here = self.state_dict()
-        for field, name in names.items():
-            saved = state_dict.get(field)
-            if saved != here[field]:
-                raise ValueError(
-                    f"{name} was {saved} when the checkpoint was saved, and is {here[field]} now; {remedy}"
-                )
-        if state_dict.get("corpus") != here["corpus"]:
+        self._require_equal(state_dict, names)
+        if state_dict.get("corpus") != self._stream.digest:
             raise ValueError(
                 f"data.path = {self._path} holds other training tokens, or those of another tokenizer, than the run "
-                f"was trained on when the checkpoint was saved; {remedy}"
+                f"was trained on when the checkpoint was saved; {REMEDY}"
             )
         self._cursor = int(state_dict["cursor"])
 
 
-def require_covered(path: Path, corpus_vocab_size: int, vocab_size: int) -> None:
+def require_covered(source: str, corpus_vocab_size: int, vocab_size: int) -> None:
     """Raise ValueError unless an embedding of `vocab_size` rows covers the ids of a corpus."""
     if vocab_size < corpus_vocab_size:
         raise ValueError(
-            f"model.vocab_size is {vocab_size}, and {path} has a vocabulary of {corpus_vocab_size}; "
+            f"model.vocab_size is {vocab_size}, and {source} has a vocabulary of {corpus_vocab_size}; "
             f"set it to {corpus_vocab_size} or more"
         )
 

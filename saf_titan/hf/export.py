@@ -166,7 +166,7 @@ def _from_hf(weights: Mapping[str, Tensor], run: RunConfig) -> dict[str, Tensor]
 
 
 def _spec(run: RunConfig) -> Any:
-    return model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
+    return model_spec(run.model, run.shape, max_seq_len=run.max_seq_len)
 
 
 def _adapter(run: RunConfig) -> Any:

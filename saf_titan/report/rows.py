@@ -87,6 +87,29 @@ class ValidationRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AccuracyRow:
+    """Answers on one set of generated held-out sequences after step `step`."""
+
+    step: int
+    phase: str
+    """As in `ValidationRow`."""
+    length: int
+    """Tokens of a sequence."""
+    pairs: int = 0
+    """Key-value pairs of a sequence; 0 for class tokens."""
+    examples: int = 0
+    """Sequences."""
+    accuracy: float = math.nan
+    """Share of the labelled positions of all sequences that are answered rightly (micro-average)."""
+    example_accuracy: float = math.nan
+    """Mean over sequences of the share within one; where all have as many labels, the same number."""
+    all_right: float = math.nan
+    """Share of sequences with every answer right."""
+    loss: float = math.nan
+    """Nats per labelled position."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _FreezeFields:
     """What a freeze and an undone freeze have in common."""
 
@@ -147,13 +170,24 @@ class CircuitsRow:
     """Wall time of the measurement; the time of an optimizer step does not include it."""
 
 
-Row = StartRow | ResumeRow | TrainRow | ValidationRow | CircuitsRow | FreezeRow | FreezeUndoneRow | FinishRow
+Row = (
+    StartRow
+    | ResumeRow
+    | TrainRow
+    | ValidationRow
+    | AccuracyRow
+    | CircuitsRow
+    | FreezeRow
+    | FreezeUndoneRow
+    | FinishRow
+)
 
 KINDS: dict[str, type[Row]] = {
     "start": StartRow,
     "resume": ResumeRow,
     "train": TrainRow,
     "validation": ValidationRow,
+    "accuracy": AccuracyRow,
     "circuits": CircuitsRow,
     "freeze": FreezeRow,
     "freeze_undone": FreezeUndoneRow,

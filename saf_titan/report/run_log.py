@@ -8,6 +8,7 @@ from typing import TypeVar
 from saf_titan.config import ConfigError, RunConfig, load_config
 from saf_titan.report.rows import (
     METRICS_FILE,
+    AccuracyRow,
     CircuitsRow,
     FinishRow,
     FreezeRow,
@@ -24,7 +25,9 @@ Session = StartRow | ResumeRow
 """The start of a process group that worked on the run."""
 
 Key = TypeVar("Key")
-RowOfStep = TypeVar("RowOfStep", bound=TrainRow | ValidationRow | CircuitsRow | FreezeRow | FreezeUndoneRow)
+RowOfStep = TypeVar(
+    "RowOfStep", bound=TrainRow | ValidationRow | AccuracyRow | CircuitsRow | FreezeRow | FreezeUndoneRow
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +39,7 @@ class RunLog:
     """None where config.toml is missing or damaged."""
     train: list[TrainRow] = field(default_factory=list)
     validations: list[ValidationRow] = field(default_factory=list)
+    accuracies: list[AccuracyRow] = field(default_factory=list)
     circuits: list[CircuitsRow] = field(default_factory=list)
     freezes: list[FreezeRow] = field(default_factory=list)
     undone: list[FreezeUndoneRow] = field(default_factory=list)
@@ -95,6 +99,7 @@ def read_run(folder: Path) -> RunLog:
     """
     train: dict[int, TrainRow] = {}
     validations: dict[tuple[int, str], ValidationRow] = {}
+    accuracies: dict[tuple[int, str, int, int], AccuracyRow] = {}
     circuits: dict[int, CircuitsRow] = {}
     freezes: dict[int, FreezeRow | FreezeUndoneRow] = {}
     sessions: list[Session] = []
@@ -114,6 +119,8 @@ def read_run(folder: Path) -> RunLog:
                 train[row.step] = row
             case ValidationRow():
                 validations[row.step, row.phase] = row
+            case AccuracyRow():
+                accuracies[row.step, row.phase, row.length, row.pairs] = row
             case CircuitsRow():
                 circuits[row.step] = row
             case FreezeRow() | FreezeUndoneRow():
@@ -124,6 +131,7 @@ def read_run(folder: Path) -> RunLog:
                 sessions.append(row)
                 train = _up_to(row.step, train)
                 validations = _up_to(row.step, validations)
+                accuracies = _up_to(row.step, accuracies)
                 circuits = _up_to(row.step, circuits)
                 freezes = _up_to(row.step, freezes)
                 finish = None
@@ -136,6 +144,7 @@ def read_run(folder: Path) -> RunLog:
         train=sorted(train.values(), key=lambda row: row.step),
         # the sort keeps the order of writing within a step: before_freeze comes before after_freeze
         validations=sorted(validations.values(), key=lambda row: row.step),
+        accuracies=sorted(accuracies.values(), key=lambda row: row.step),
         circuits=sorted(circuits.values(), key=lambda row: row.step),
         freezes=[row for row in in_order if isinstance(row, FreezeRow)],
         undone=[row for row in in_order if isinstance(row, FreezeUndoneRow)],

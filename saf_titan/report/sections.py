@@ -77,7 +77,7 @@ def _run_facts(log: RunLog) -> Iterator[tuple[str, str]]:
             f"{config.model.family} {config.model.flavor}: {shape.num_layers} layers x {shape.num_heads} heads, "
             f"width {shape.dim}, {config.model.position} positions",
         )
-        yield "data", f"{config.data.path}, sequences of {config.training.seq_len:,} tokens"
+        yield "data", f"{config.data_source}, sequences of {config.training.seq_len:,} tokens"
         yield (
             "optimizer",
             f"{config.optimizer.name}, peak learning rate {config.optimizer.lr:g}, "
@@ -147,6 +147,26 @@ def loss(log: RunLog) -> Iterator[str]:
     if near:
         figures.append(markup.figure(near, f"The same around the freeze after step {log.freezes[0].step:,}."))
     yield markup.side_by_side(figures)
+
+
+def accuracy(log: RunLog) -> Iterator[str]:
+    """The answers on generated sequences at each validation, by length and number of pairs; nothing without any."""
+    if not log.accuracies:
+        return
+    yield markup.heading("Accuracy")
+    yield markup.paragraph(
+        "Answers on held-out sequences that were generated for validation: share of all queries that are answered "
+        "rightly, and share of sequences with every answer right."
+    )
+    sets = sorted({(row.length, row.pairs) for row in log.accuracies})
+    of_set = {(row.step, row.phase, row.length, row.pairs): row for row in log.accuracies}
+    names = [f"{length:,} tokens{f', {pairs} pairs' if pairs else ''}" for length, pairs in sets]
+    rows = []
+    for step, phase in dict.fromkeys((row.step, row.phase) for row in log.accuracies):
+        found = [of_set.get((step, phase, *cell)) for cell in sets]
+        shares = [f"{row.accuracy:.3f} / {row.all_right:.3f}" if row is not None else "" for row in found]
+        rows.append((f"{step:,}", phase.replace("_", " "), *shares))
+    yield markup.table(("step", "when", *names), rows, text_columns=("when",))
 
 
 def circuits(log: RunLog) -> Iterator[str]:

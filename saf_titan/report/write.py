@@ -31,7 +31,7 @@ def write_report(
     folder = Path(run_folder)
     log = read_run(folder)
     events = read_events(log)
-    body = [*sections.header(log, events), *sections.loss(log), *sections.circuits(log)]
+    body = [*sections.header(log, events), *sections.loss(log), *sections.accuracy(log), *sections.circuits(log)]
     for event in events:
         body += sections.freeze(log, event, heads)
     body += [*sections.undone(log), *more, markup.footer()]

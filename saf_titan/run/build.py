@@ -5,19 +5,21 @@ from __future__ import annotations
 # first: it must precede every other torchtitan module
 from saf_titan import compat  # isort: skip
 
-from dataclasses import replace
 from pathlib import Path
 
 from torchtitan.components.loss import CrossEntropyLoss
+from torchtitan.components.validate import Validator
 from torchtitan.config import CommConfig, CompileConfig, DebugConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import ActivationCheckpointingConfig, FullAC
 from torchtitan.tools.profiler import Profiler
 
 from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
 from saf_titan.config import RunConfig
-from saf_titan.data.loader import NullTokenizer, ShardLoader
+from saf_titan.data.loader import NullTokenizer
+from saf_titan.data.sources import training_loader, validation_loader
 from saf_titan.layers.activation_checkpoint import SelectiveACWithStaticMix
 from saf_titan.models import model_spec
+from saf_titan.run.answers import AnswerValidator
 from saf_titan.run.checkpoints import SoundCheckpoints
 from saf_titan.run.metrics import RunMetrics
 from saf_titan.run.precision import compute_precision
@@ -30,33 +32,19 @@ def trainer_config(run: RunConfig, *, initial: Path | None = None) -> SAFTrainer
 
     initial: the checkpoint to start from instead of the run's own ``initial_load_path``; see `initial_weights`.
     """
-    spec = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
+    spec = model_spec(run.model, run.shape, max_seq_len=run.max_seq_len)
     vocab_size = spec.model.vocab_size
-    loader = ShardLoader.Config(
-        path=run.data.path,
-        corpus_vocab_size=run.data.vocab_size,
-        seed=run.data.seed,
-        shuffle=run.data.shuffle,
-        verify=run.data.verify,
-        vocab_size=vocab_size,
-    )
     return SAFTrainer.Config(
         run=run,
         model_spec=spec,
         dump_folder=run.dump_folder,
         hf_assets_path="",
         tokenizer=NullTokenizer.Config(),
-        dataloader=loader,
+        dataloader=training_loader(run),
         loss=CrossEntropyLoss.Config(global_vocab_size=vocab_size),
         optimizer=_optimizer(run),
         lr_scheduler=_lr_scheduler(run),
-        validator=FixedSetValidator.Config(
-            enable=run.validator.enable,
-            freq=run.validator.freq,
-            dataloader=replace(
-                loader, split="validation", max_tokens=run.validator.tokens, shuffle=False, verify=False
-            ),
-        ),
+        validator=_validator(run),
         checkpoint=_checkpoint(run, initial),
         metrics=RunMetrics.Config(
             log_freq=run.metrics.log_freq,
@@ -125,6 +113,15 @@ def _optimizer(run: RunConfig) -> CircuitOptimizers.Config:
         rules=run.circuit_groups,
         implementation=implementation,
     )
+
+
+def _validator(run: RunConfig) -> Validator.Config:
+    validator, loader = run.validator, validation_loader(run)
+    if run.data.is_generated:
+        return AnswerValidator.Config(
+            enable=validator.enable, freq=validator.freq, dataloader=loader, cells=tuple(run.validation_cells), steps=1
+        )
+    return FixedSetValidator.Config(enable=validator.enable, freq=validator.freq, dataloader=loader)
 
 
 def _lr_scheduler(run: RunConfig) -> CircuitSchedules.Config:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from torch import Tensor
 
 from saf_titan.config import ConfigError, RunConfig, calibration_sequences
 from saf_titan.data.checks import lacking_calibration
-from saf_titan.data.loader import ShardLoader
+from saf_titan.data.cursor import CursorLoader
 
 Batch = TypeVar("Batch")
 TokenBatch = tuple[dict[str, Tensor], Tensor]
@@ -29,14 +29,14 @@ class CalibrationData(Generic[Batch]):
 
 
 def held_out_loader(
-    corpus: ShardLoader.Config, run: RunConfig, *, sequences: int, world_size: int = 1, rank: int = 0
-) -> ShardLoader:
+    corpus: CursorLoader.Config, run: RunConfig, *, sequences: int, world_size: int = 1, rank: int = 0
+) -> CursorLoader:
     """Return a loader of held-out windows whose first batch is this rank's share of ``sequences``.
 
     ``world_size`` must divide them. Whether there are so many is for the caller to check: ``num_windows``.
     """
     assert sequences % world_size == 0
-    return replace(corpus, split="calibration", seed=run.saf.calibration_seed, shuffle=True, verify=False).build(
+    return corpus.for_calibration(run.saf.calibration_seed).build(
         dp_world_size=world_size,
         dp_rank=rank,
         seq_len=run.training.seq_len,
@@ -44,14 +44,14 @@ def held_out_loader(
     )
 
 
-def window_positions(loader: ShardLoader, run: RunConfig, sequences: int) -> tuple[int, ...]:
+def window_positions(loader: CursorLoader, run: RunConfig, sequences: int) -> tuple[int, ...]:
     """Where the first windows of a loader, over all ranks, start in their source, in tokens."""
     return tuple(loader.window(sequence) * run.training.seq_len for sequence in range(sequences))
 
 
 def calibration_loader(
-    corpus: ShardLoader.Config, run: RunConfig, *, world_size: int = 1, rank: int = 0
-) -> ShardLoader:
+    corpus: CursorLoader.Config, run: RunConfig, *, world_size: int = 1, rank: int = 0
+) -> CursorLoader:
     """Return a loader of held-out windows of ``corpus`` whose first batch is this rank's share of the sequences.
 
     On ranks that do not divide saf.calibration_sequences there are more of them: the next multiple of ``world_size``.
@@ -77,7 +77,7 @@ def rounding_line(run: RunConfig, world_size: int) -> str | None:
     )
 
 
-def read_calibration_data(loader: ShardLoader, run: RunConfig, *, world_size: int = 1) -> CalibrationData[TokenBatch]:
+def read_calibration_data(loader: CursorLoader, run: RunConfig, *, world_size: int = 1) -> CalibrationData[TokenBatch]:
     """Read this rank's calibration sequences; that moves neither a training cursor nor a training RNG."""
     saf = run.saf
     input_dict, labels = next(iter(loader))
@@ -86,5 +86,5 @@ def read_calibration_data(loader: ShardLoader, run: RunConfig, *, world_size: in
         batches=[({"input": x_BT}, y_BT) for x_BT, y_BT in zip(tokens, targets, strict=True)],
         positions=window_positions(loader, run, calibration_sequences(run, world_size)),
         seed=saf.calibration_seed,
-        source=run.data.path,
+        source=run.data_source,
     )

@@ -15,6 +15,7 @@ from saf_titan.config import RunConfig
 
 FIXED: Mapping[str, str] = {
     "model": "the weights are of that model",
+    "data": "the sequences would be others",
     "data.seed": "the windows would come in another order",
     "data.shuffle": "the windows would come in another order",
     "data.vocab_size": "the ids would mean other tokens",

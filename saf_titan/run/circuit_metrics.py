@@ -20,7 +20,7 @@ from torchtitan.tools.logging import logger
 
 from saf_titan.circuits.speed import relative_update
 from saf_titan.config import RunConfig
-from saf_titan.data.loader import ShardLoader
+from saf_titan.data.cursor import CursorLoader
 from saf_titan.layers.attention import SAFAttention
 from saf_titan.report.rows import CircuitsRow
 from saf_titan.run.calibration_data import CalibrationData, TokenBatch, held_out_loader, window_positions
@@ -118,7 +118,7 @@ def layer_updates(attention: SAFAttention, before: dict[str, Tensor]) -> tuple[f
 
 
 def held_out_sequences(
-    corpus: ShardLoader.Config, run: RunConfig, *, world_size: int, rank: int
+    corpus: CursorLoader.Config, run: RunConfig, *, world_size: int, rank: int
 ) -> CalibrationData[TokenBatch] | None:
     """Read this rank's share of the sequences that attention is measured on, the same ones at every measurement.
 
@@ -138,7 +138,7 @@ def held_out_sequences(
         logger.warning(f"circuits.metrics_freq: the updates of the circuits are measured, attention is not: {error}")
         return None
     positions = window_positions(loader, run, wanted)
-    return CalibrationData([next(iter(loader))], positions, run.saf.calibration_seed, run.data.path)
+    return CalibrationData([next(iter(loader))], positions, run.saf.calibration_seed, run.data_source)
 
 
 def _weights(attention: SAFAttention) -> dict[str, Tensor]:

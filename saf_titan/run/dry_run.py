@@ -33,7 +33,7 @@ def describe(run: RunConfig, world_size: int = 1, *, data_lines: Sequence[str] =
     check_world_size(run, world_size)
     require_backend(run, compat.device_type())
     with torch.device("meta"):
-        model = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len).model.build()
+        model = model_spec(run.model, run.shape, max_seq_len=run.max_seq_len).model.build()
     parameters = [(canonical_fqn(name), parameter) for name, parameter in model.named_parameters()]
     groups = parameter_groups(parameters, run.circuit_groups)
     blocks = [
@@ -81,7 +81,7 @@ def _token_lines(run: RunConfig, world_size: int) -> list[str]:
     accumulation = f"{num_microbatches} microbatches of {training.local_batch_size} x {ranks} ranks"
     return [
         f"{sequences} sequences of {training.seq_len:,} = {tokens:,} tokens per step; {accumulation}",
-        f"{tokens * training.steps:,} tokens in {training.steps:,} steps from {run.data.path}",
+        f"{tokens * training.steps:,} tokens in {training.steps:,} steps from {run.data_source}",
     ]
 
 

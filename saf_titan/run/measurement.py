@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torchtitan.components.loss import IGNORE_INDEX
 
 from saf_titan.config.own_sections import SafSection
 from saf_titan.heads.names import Head
@@ -166,8 +167,9 @@ class _FiniteForward(Generic[Batch]):
 
 
 def sequence_losses(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
-    """Mean cross-entropy of the tokens of each sequence, [B]."""
-    return F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, reduction="none").mean(1)
+    """Mean cross-entropy of the labelled tokens of each sequence, [B]."""
+    losses_BT = F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, reduction="none")
+    return losses_BT.sum(1) / (labels_BT != IGNORE_INDEX).sum(1)
 
 
 def logged_progress() -> TimedProgress:

@@ -19,6 +19,7 @@ from torchtitan.tools.logging import logger
 from saf_titan.report.format import perplexity_text
 from saf_titan.report.rows import (
     METRICS_FILE,
+    AccuracyRow,
     CircuitsRow,
     FreezeRow,
     FreezeUndoneRow,
@@ -160,6 +161,16 @@ class RunMetrics(MetricsProcessor):
         )
         self.last_validated_step, self.last_validation_loss = step, loss
         self._reset()
+
+    def log_accuracy(self, row: AccuracyRow) -> None:
+        """Write the answers on one set of generated sequences."""
+        name = f"{row.length} tokens{f', {row.pairs} pairs' if row.pairs else ''}"
+        self.logger.log({f"validation_metrics/accuracy ({name})": row.accuracy}, row.step)
+        self.write(row)
+        self._say(
+            f"step {row.step}/{self._total_steps} | accuracy {row.accuracy:.4f}, all answers right in "
+            f"{row.all_right:.4f} of {row.examples} sequences of {name} ({row.phase})"
+        )
 
     def log_circuits(self, row: CircuitsRow) -> None:
         """Write a measurement of the circuits; torchtitan's loggers get one number a layer and the mean over layers."""

@@ -17,7 +17,7 @@ from torchtitan.config import TORCH_DTYPE_MAP
 from torchtitan.protocols.model_spec import ModelSpec
 
 from saf_titan.config import RunConfig
-from saf_titan.data.loader import ShardLoader
+from saf_titan.data.sources import training_loader
 from saf_titan.models import model_spec
 from saf_titan.run.calibration_data import TokenBatch, calibration_loader, read_calibration_data
 from saf_titan.run.measurement import Measurement, sequence_losses
@@ -46,11 +46,8 @@ def calibrate_checkpoint(
         raise ValueError(
             "model.fuse_qkv = true: that attention hands nothing over; set it to false, for the same weights"
         )
-    spec = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
-    corpus = ShardLoader.Config(
-        path=run.data.path, corpus_vocab_size=run.data.vocab_size, vocab_size=run.shape.vocab_size
-    )
-    loader = calibration_loader(corpus, run)
+    spec = model_spec(run.model, run.shape, max_seq_len=run.max_seq_len)
+    loader = calibration_loader(training_loader(run), run)
     saved = read_freeze(checkpoint)
     if saved.model is not None:
         require_same_model(saved.model, model_identity(run), source=str(checkpoint))

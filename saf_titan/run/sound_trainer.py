@@ -24,7 +24,7 @@ from torchtitan.trainer import Trainer
 
 from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
 from saf_titan.config import RunConfig
-from saf_titan.data.loader import ShardLoader
+from saf_titan.data.cursor import CursorLoader
 from saf_titan.run.calibration_data import TokenBatch
 from saf_titan.run.checkpoints import SoundCheckpoints
 from saf_titan.run.divergence import Diverged, diverged, first_not_finite
@@ -44,7 +44,7 @@ class SoundTrainer(Trainer):
     optimizers: CircuitOptimizers
     lr_schedulers: CircuitSchedules
     checkpointer: SoundCheckpoints
-    dataloader: ShardLoader
+    dataloader: CursorLoader
     metrics_processor: RunMetrics
     ntokens_seen: int
 

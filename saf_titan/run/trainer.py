@@ -16,7 +16,7 @@ from torchtitan.distributed.cudagraph import cudagraph_teardown, wrap_with_cuda_
 from torchtitan.tools.logging import logger
 
 from saf_titan.config import to_toml
-from saf_titan.data.loader import ShardLoader
+from saf_titan.data.cursor import CursorLoader
 from saf_titan.report.rows import FinishRow, ResumeRow, StartRow
 from saf_titan.run.announce import opening_lines, record_freeze
 from saf_titan.run.backends import backend_lines
@@ -272,7 +272,7 @@ class SAFTrainer(SoundTrainer):
         for line in backend_lines(self.freezer.attentions):
             logger.info(line)
 
-    def _calibration_loader(self) -> ShardLoader:
+    def _calibration_loader(self) -> CursorLoader:
         world_size, rank = self._batch_world()
         return calibration_loader(self.config.dataloader, self._run, world_size=world_size, rank=rank)
 

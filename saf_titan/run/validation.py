@@ -12,7 +12,7 @@ from torchtitan.components.validate import Validator
 from torchtitan.config import ParallelismConfig
 from torchtitan.distributed import ParallelDims
 
-from saf_titan.data.loader import ShardLoader
+from saf_titan.data.cursor import CursorLoader
 
 
 class FixedSetValidator(Validator):
@@ -45,7 +45,7 @@ class FixedSetValidator(Validator):
         batch_size = parallelism.pipeline_parallel_microbatch_size if parallel_dims.pp_enabled else local_batch_size
         finite = replace(config.dataloader, infinite=False, batches_per_step=local_batch_size // batch_size)
         loader = finite.build(**shares, local_batch_size=batch_size)
-        assert isinstance(loader, ShardLoader)
+        assert isinstance(loader, CursorLoader)
         super().__init__(
             # -1 would stop by itself too, but torchtitan warns of it: its loaders may differ in length
             config=replace(config, steps=loader.num_batches // finite.batches_per_step),

@@ -16,7 +16,7 @@ from torch import Tensor
 from torchtitan.config import TORCH_DTYPE_MAP
 
 from saf_titan.config import RunConfig, load_config
-from saf_titan.data.loader import ShardLoader
+from saf_titan.data.sources import training_loader
 from saf_titan.models import model_spec
 from saf_titan.report.summary import Spread
 from saf_titan.run.calibration_data import CalibrationData, TokenBatch, calibration_loader, read_calibration_data
@@ -125,10 +125,7 @@ def measure(
     n = run.saf.calibration_sequences
     # one half is calibrated on, the other half tells the loss
     run = dataclasses.replace(run, saf=dataclasses.replace(run.saf, calibration_sequences=2 * n))
-    corpus = ShardLoader.Config(
-        path=run.data.path, corpus_vocab_size=run.data.vocab_size, vocab_size=run.shape.vocab_size
-    )
-    data = read_calibration_data(calibration_loader(corpus, run), run)
+    data = read_calibration_data(calibration_loader(training_loader(run), run), run)
     seen, unseen = _halves(data, n, run.calibration_batch_size)
 
     device = torch.device("cpu" if compat.is_cpu() else torch.accelerator.current_accelerator() or "cpu")

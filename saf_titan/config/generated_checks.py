@@ -1,0 +1,78 @@
+"""Generated sequences that cannot be made or validated, found by arithmetic before anything is built."""
+
+from collections.abc import Iterator
+
+from saf_titan.config.generated_data import CLASS_TOKEN_KEYS, FIRST_EVALUATION_SEED, MQAR_KEYS, GeneratedData
+from saf_titan.config.host_sections import ValidatorSection
+from saf_titan.config.schema import RunConfig
+from saf_titan.fields.errors import Conflict
+
+
+def generated_data_conflicts(config: RunConfig) -> Iterator[Conflict]:
+    """The keys of [data] and [validator] against the kind of data."""
+    data, validator = config.data, config.validator
+    for kind, names in (("mqar", MQAR_KEYS), ("class_tokens", CLASS_TOKEN_KEYS)):
+        for name in names if data.kind != kind else ():
+            if getattr(data, name) != getattr(GeneratedData(), name):
+                yield Conflict((f"data.{name}", "data.kind"), f'is for data.kind = "{kind}"; leave it out')
+    if data.kind != "mqar" and validator.pairs:
+        yield Conflict(("validator.pairs", "data.kind"), 'is for data.kind = "mqar"; leave it out')
+    if not data.is_generated:
+        for name in ("lengths", "examples"):
+            if getattr(validator, name) != getattr(ValidatorSection(), name):
+                yield Conflict(
+                    (f"validator.{name}", "data.kind"),
+                    "is for generated data; for token files set validator.tokens",
+                )
+        return
+    if data.verify:
+        yield Conflict(("data.verify", "data.kind"), "is for files; generated sequences have none")
+    for name in ("tensor", "pipeline", "context"):
+        if getattr(config.parallelism, f"{name}_parallel_degree") > 1:
+            yield Conflict(
+                (f"parallelism.{name}_parallel_degree", "data.kind"), "must be 1: answers are counted over data alone"
+            )
+    if config.saf.enable and max(validator.lengths, default=0) > config.training.seq_len:
+        yield Conflict(
+            ("validator.lengths", "saf.enable", "training.seq_len"),
+            f"goes beyond the {config.training.seq_len} tokens of training.seq_len, to which the patterns of static "
+            "heads will be fitted; leave longer ones out",
+        )
+    yield from _mqar(config) if data.kind == "mqar" else _class_tokens(config)
+
+
+def _mqar(config: RunConfig) -> Iterator[Conflict]:
+    pairs, length = config.data.pairs, config.training.seq_len
+    if 3 * pairs > length:
+        yield Conflict(
+            ("data.pairs", "training.seq_len"),
+            f"need {3 * pairs} tokens, and training.seq_len = {length}; pairs and queries take three tokens each",
+        )
+    for cell_length, cell_pairs in config.validation_cells:
+        if cell_pairs < 1 or 3 * cell_pairs > cell_length:
+            yield Conflict(
+                ("validator.pairs", "validator.lengths", "data.pairs", "training.seq_len"),
+                f"{cell_pairs} pairs do not go into {cell_length} tokens; pairs and queries take three tokens each",
+            )
+            return
+        if FIRST_EVALUATION_SEED + cell_length + cell_pairs == config.data.seed:
+            yield Conflict(
+                ("data.seed",), "is the seed of the sequences to validate on (800001 + length + pairs); take another"
+            )
+
+
+def _class_tokens(config: RunConfig) -> Iterator[Conflict]:
+    data, length = config.data, config.training.seq_len
+    if bool(data.counts) == bool(data.gamma):
+        yield Conflict(("data.gamma", "data.counts"), "and data.counts are two ways to say the same; give one of them")
+    elif data.counts and (len(data.counts) != 2 or min(data.counts) < 0 or sum(data.counts) + 1 != length):
+        yield Conflict(
+            ("data.counts", "training.seq_len"),
+            f"must be [M, N] with M + N + 1 = training.seq_len = {length}",
+        )
+    if data.counts and config.validator.lengths:
+        yield Conflict(("validator.lengths", "data.counts"), "has no effect on contexts of a fixed number of tokens")
+    if data.deterministic and not data.counts:
+        yield Conflict(("data.deterministic", "data.counts"), "needs data.counts")
+    if data.vocab_size:
+        yield Conflict(("data.vocab_size", "data.kind"), "follows from classes, distinct and common; leave it out")

@@ -1,0 +1,86 @@
+"""Training sequences that rust_data generates in memory: MQAR and class tokens, as a loader.
+
+A row depends on a seed and its number alone. The seeds of training, calibration and validation never meet: training has
+`data.seed`, validation 800001 + length + pairs, and calibration takes the upper half of all 64-bit seeds.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from saf_titan.config.own_sections import DataSection
+from saf_titan.data.cursor import CursorLoader
+from saf_titan.data.generate import generate_rows, vocabulary
+from saf_titan.data.loader import require_covered
+
+STATE_VERSION = 1
+_CALIBRATION_SEEDS = 1 << 63
+_NO_END = 1 << 62
+"""More rows than anybody asks for."""
+
+
+class RowLoader(CursorLoader):
+    """Yields batches of generated rows; sequence i is row i."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(CursorLoader.Config):
+        data: DataSection = field(default_factory=DataSection)
+        """What is generated."""
+        seed: int = 1337
+        """Which rows: those of another seed are others."""
+        pairs: int = 0
+        """mqar: key-value pairs of a row. 0: those of `data`."""
+        max_rows: int = _NO_END
+        """Rows of a loader that stops."""
+        vocab_size: int = 0
+        """Rows of the model's embedding, which must cover the ids. 0: not checked."""
+
+        def for_calibration(self, seed: int) -> Self:
+            return replace(self, seed=_CALIBRATION_SEEDS + seed)
+
+    def __init__(self, config: Config, **shares: Any) -> None:
+        super().__init__(config, **shares)
+        if config.vocab_size:
+            require_covered(f'data.kind = "{config.data.kind}"', vocabulary(config.data), config.vocab_size)
+        self._data, self._seed, self._pairs = config.data, config.seed, config.pairs
+        self.num_windows = config.max_rows
+
+    def window(self, sequence: int) -> int:
+        return sequence
+
+    def _read(self, sequences_B: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs_BT, labels_BT = generate_rows(
+            self._data,
+            seed=self._seed,
+            first_row=int(sequences_B[0]),
+            rows=len(sequences_B),
+            length=self._seq_len,
+            pairs=self._pairs,
+        )
+        return torch.from_numpy(inputs_BT), torch.from_numpy(labels_BT)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the cursor and the settings that give it its meaning; they are equal on all ranks."""
+        return {
+            "version": STATE_VERSION,
+            "cursor": self._cursor,
+            "kind": self._data.kind,
+            "seq_len": self._seq_len,
+            "seed": self._seed,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a saved cursor.
+
+        Raises ValueError if the cursor belongs to other data. Other keys of [data] are compared with the run's folder.
+        """
+        names = {
+            "version": "the format of the loader's state",
+            "kind": "data.kind",
+            "seq_len": "training.seq_len",
+            "seed": "data.seed",
+        }
+        self._require_equal(state_dict, names)
+        self._cursor = int(state_dict["cursor"])

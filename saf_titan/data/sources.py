@@ -1,0 +1,32 @@
+"""The loaders of a run's configuration, whatever kind of data it has."""
+
+from dataclasses import replace
+
+from saf_titan.config import RunConfig
+from saf_titan.data.cursor import CursorLoader
+from saf_titan.data.loader import ShardLoader
+from saf_titan.data.rows import RowLoader
+
+
+def training_loader(run: RunConfig) -> CursorLoader.Config:
+    """Return the loader of the training sequences."""
+    data = run.data
+    if data.is_generated:
+        return RowLoader.Config(data=data, seed=data.seed, vocab_size=run.shape.vocab_size)
+    return ShardLoader.Config(
+        path=data.path,
+        corpus_vocab_size=data.vocab_size,
+        seed=data.seed,
+        shuffle=data.shuffle,
+        verify=data.verify,
+        vocab_size=run.shape.vocab_size,
+    )
+
+
+def validation_loader(run: RunConfig) -> CursorLoader.Config:
+    """Return the loader of what a validation goes over; of generated data, for one cell of the grid to be filled in."""
+    loader = training_loader(run)
+    if isinstance(loader, RowLoader.Config):
+        return replace(loader, max_rows=run.validator.examples)
+    assert isinstance(loader, ShardLoader.Config)
+    return replace(loader, split="validation", max_tokens=run.validator.tokens, shuffle=False, verify=False)
