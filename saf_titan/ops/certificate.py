@@ -91,9 +91,10 @@ def find_reach(scale: Tensor, weight: Tensor, inv_z: Tensor) -> Tensor:
     """
     H, T = scale.shape
     lag = torch.arange(T, device=scale.device)
+    sums = _Sums(scale, inv_z)
 
     def dropped(reach_H: Tensor) -> Tensor:
-        return _largest_row(scale, weight.masked_fill(lag < reach_H[:, None], 0.0), inv_z)
+        return sums.largest(weight.masked_fill(lag < reach_H[:, None], 0.0))
 
     low, high = torch.zeros(H, dtype=torch.int64, device=scale.device), torch.full((H,), T, device=scale.device)
     while (low < high).any():
@@ -114,13 +115,13 @@ def far_error(scale: Tensor, weight: Tensor, inv_z: Tensor, far_H2R: Tensor) -> 
     misfit = (far_weights(far_H2R, T) - weight).abs() * far
     # decays are positive
     terms = far_weights(far_H2R.abs(), T)
-    return _largest_row(scale, MISFIT_FACTOR * misfit + sum_roundings(T) * FP32_ROUNDOFF * terms, inv_z)
+    return _Sums(scale, inv_z).largest(MISFIT_FACTOR * misfit + sum_roundings(T) * FP32_ROUNDOFF * terms)
 
 
 def sum_error(scale: Tensor, weight: Tensor, inv_z: Tensor, far_H2R: Tensor) -> Tensor:
     """Bound the misfit (H,) of one exponential in running sums; infinite where fp32 factors cannot hold the decay."""
     exponential = last_exponential(far_H2R, weight.shape[1])
-    error = _largest_row(scale, MISFIT_FACTOR * (exponential - weight).abs(), inv_z)
+    error = _Sums(scale, inv_z).largest(MISFIT_FACTOR * (exponential - weight).abs())
     return error.masked_fill(exponential[:, -1] < SUM_RANGE * exponential[:, 0], math.inf)
 
 
@@ -129,18 +130,40 @@ def largest_row(scale: Tensor, weight: Tensor, inv_z: Tensor) -> Tensor:
 
     The row sums are computed by FFT in fp64, and the bound of that FFT's own error is added.
     """
-    T = weight.shape[1]
-    size = fft_size(2 * T)
-    rows = inv_z * torch.fft.irfft(torch.fft.rfft(weight, size) * torch.fft.rfft(scale, size), size)[:, :T]
-    rounding = fft_roundings(size) * FP64_ROUNDOFF * weight.norm(dim=1) * scale.norm(dim=1) * inv_z.amax(1)
+    return _largest_row(_Transformed(weight), _Transformed(scale), inv_z)
+
+
+class _Transformed:
+    """Sequences (H, T) in fp64 with their spectra, which are padded so that a convolution does not wrap around."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+        self.size = fft_size(2 * x.shape[1])
+        self.spectrum = torch.fft.rfft(x, self.size)
+
+
+class _Sums:
+    """Row and column sums of diag(inv_z) Toeplitz(weight) diag(scale) for several weights.
+
+    The spectra of the two scalings are made once. A weight then costs three transforms: one forward and two back.
+    """
+
+    def __init__(self, scale: Tensor, inv_z: Tensor) -> None:
+        # a transpose is the same matrix in reversed time, with the two scalings exchanged
+        self._sides = [(_Transformed(scale), inv_z), (_Transformed(inv_z.flip(1)), scale.flip(1))]
+
+    def largest(self, weight: Tensor) -> Tensor:
+        """Bound the sums of all rows and all columns; weights >= 0, fp64, shape (H,)."""
+        transformed = _Transformed(weight)
+        rows, columns = (_largest_row(transformed, *side) for side in self._sides)
+        return torch.maximum(rows, columns)
+
+
+def _largest_row(weight: _Transformed, scale: _Transformed, inv_z: Tensor) -> Tensor:
+    T, size = weight.x.shape[1], weight.size
+    rows = inv_z * torch.fft.irfft(weight.spectrum * scale.spectrum, size)[:, :T]
+    rounding = fft_roundings(size) * FP64_ROUNDOFF * weight.x.norm(dim=1) * scale.x.norm(dim=1) * inv_z.amax(1)
     return rows.amax(1) + rounding
-
-
-def _largest_row(scale: Tensor, weight: Tensor, inv_z: Tensor) -> Tensor:
-    """Bound the row sums of diag(inv_z) Toeplitz(weight) diag(scale) and of its transpose; weights >= 0, shape (H,)."""
-    # a transpose is the same matrix in reversed time, with the two scalings exchanged
-    columns = largest_row(inv_z.flip(1), weight, scale.flip(1))
-    return torch.maximum(largest_row(scale, weight, inv_z), columns)
 
 
 def sum_roundings(T: int) -> int:
