@@ -136,7 +136,7 @@ def _margin_ahead(initial: State, task: Task, at_loss: float) -> float:
     margin = task.margin_at(at_loss)
     if at_loss >= loss(initial, task):
         raise ValueError(
-            f"until_loss = {at_loss:g}: training begins at {loss(initial, task):.4g} nats; choose a smaller loss to stop at"
+            f"until_loss = {at_loss:g}: training begins at {loss(initial, task):.4g} nats; choose a smaller loss"
         )
     return margin
 

@@ -132,8 +132,8 @@ def train(training: Training, *, test_sequences: int = 1000, progress: Progress 
                 test_loss_S = loss_S.detach() if training.optimizer == "gd" else _loss(model, *test)
             if not test_loss_S.isfinite().all():
                 raise ValueError(
-                    f"the loss is not finite after {step} steps; lower rate = {training.rate:g}, or the ratio, which is "
-                    f"{training.ramp.at(step):g} here"
+                    f"the loss is not finite after {step} steps; lower rate = {training.rate:g}, or the ratio, now "
+                    f"{training.ramp.at(step):g}"
                 )
             new_S = (test_loss_S <= training.until_loss) & ~reached_S
             for kept, parameter in zip(finished, model.parameters(), strict=True):

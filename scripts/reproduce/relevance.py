@@ -24,6 +24,7 @@ value at a ratio minus that at the first ratio, mean and standard error over see
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -240,6 +241,12 @@ def main() -> None:
     parser.add_argument("--test-examples", type=int, default=500)
     parser.add_argument("--max-words", type=int, default=256, help="longer examples are left out")
     args = parser.parse_args()
+    if len(set(args.qk_ratio)) < len(args.qk_ratio):
+        parser.error("--qk-ratio: the same ratio is given twice")
+    if not all(0 < ratio < math.inf for ratio in args.qk_ratio):
+        parser.error("--qk-ratio: each must be positive and finite")
+    if args.seeds < 1:
+        parser.error(f"--seeds {args.seeds}: must be at least 1")
     training, held_out = load(args)
     vocabulary = Vocabulary(training)
     data, test = vocabulary.encode(training), vocabulary.encode(held_out)
@@ -252,7 +259,7 @@ def main() -> None:
             values = {**measure(model, vocabulary, test), "steps": steps}
             found[ratio].append(values)
             print(
-                f"seed {seed}, ratio {ratio:g}: accuracy {values['accuracy']:.3f}, AC {values['AC']:.3f}, {steps} steps "
+                f"seed {seed}, ratio {ratio:g}: AC {values['AC']:.3f}, {steps} steps "
                 f"({time.perf_counter() - start:.0f} s)",
                 file=sys.stderr,
                 flush=True,

@@ -89,10 +89,10 @@ def test_frozen_jacobian_is_the_flow_with_attention_held_in_its_derivatives() ->
 
 def test_predictions_refuse_what_no_training_passes() -> None:
     for ratio in (0.0, -1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match="ratio = .*: must be positive and finite"):
+        with pytest.raises(ValueError, match=r"ratio = .*: must be positive and finite"):
             theory.predicted_mass("CACO", TASK, ratio, at_loss=1e-3)
     for loss in (0.0, -1.0, math.nan, math.inf, 1e-20, math.log(4), 5.0):
-        with pytest.raises(ValueError, match="until_loss = .*: must be at least 1e-12 and below"):
+        with pytest.raises(ValueError, match=r"until_loss = .*: must be at least 1e-12 and below"):
             theory.predicted_mass("CACO", TASK, 1.0, at_loss=loss)
         with pytest.raises(ValueError, match="until_loss"):
             theory.integrate("CACO", TASK, constant(1.0), until_loss=loss)
