@@ -16,47 +16,59 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from saf_titan.fields.command_line import Parser, note_unused, run_command
+from saf_titan.fields.command_line import Parser, note_unused, run_command, value_of
+from saf_titan.fields.ranges import Range
 from saf_titan.one_layer import theory
 from saf_titan.one_layer.experiments import Arm, figure_2, run_arm, sweep
 from saf_titan.one_layer.picture import save_maps, save_sweep, save_table
 from saf_titan.one_layer.setting import PARAMETRIZATIONS, Ramp, Task
 from saf_titan.one_layer.train import OPTIMIZERS, Progress, Training
 
+_POSITIVE = value_of(Annotated[float, Range(above=0.0)])
+_AT_LEAST_0 = value_of(Annotated[int, Range(low=0)])
+_AT_LEAST_1 = value_of(Annotated[int, Range(low=1)])
+_AT_LEAST_2 = value_of(Annotated[int, Range(low=2)])
+_SEED = value_of(Annotated[int, Range(low=0, below=2**32)])
+
 
 def predict(args: argparse.Namespace) -> int:
     task = _task(args)
+    rows = [
+        [theory.predicted_mass(name, task, ratio, at_loss=args.until_loss) for name in PARAMETRIZATIONS]
+        for ratio in args.ratio
+    ]
     print(f"attention on distinct tokens at NLL {args.until_loss:g}, by the population flow (uniform attention: "
           f"{task.initial_mass:.4f})")  # fmt: skip
     print(f"{'ratio':>8}" + "".join(f"{name:>9}" for name in PARAMETRIZATIONS))
-    for ratio in args.ratio:
-        masses = [theory.predicted_mass(name, task, ratio, at_loss=args.until_loss) for name in PARAMETRIZATIONS]
+    for ratio, masses in zip(args.ratio, rows, strict=True):
         print(f"{ratio:>8g}" + "".join(f"{mass:>9.4f}" for mass in masses))
     return 0
 
 
 def train_one(args: argparse.Namespace) -> int:
-    if args.ratio_end is None:
-        note_unused(args, ["ramp_steps"], "without --ratio-end, the ratio at the end of the ramp")
-    elif args.ramp_steps == 0:
-        raise ValueError(f"--ratio-end {args.ratio_end:g} is reached at the end of a ramp: give --ramp-steps")
+    if (args.ratio_end is None) != (not args.ramp_steps):
+        raise ValueError("--ratio-end and --ramp-steps make a ramp together; give both, or neither")
+    _folder(args)
     arm = run_arm(args.parametrization, _training(args, _ramp(args)), progress=_progress(args.parametrization))
     return _finish(args, "train", [arm])
 
 
 def figure2(args: argparse.Namespace) -> int:
-    note_unused(args, ["parametrization"], "on figure2, which trains each of its maps as the paper does")
+    _folder(args)
     arms = figure_2(_training(args, Ramp()), progress=_progress)
     save_maps(_folder(args) / "figure2.png", arms)
     return _finish(args, "figure2", arms)
 
 
 def sweep_ratios(args: argparse.Namespace) -> int:
+    if len(set(args.ratio)) < len(args.ratio):
+        raise ValueError("--ratio: the same ratio is given twice")
     training = _training(args, Ramp())
+    _folder(args)
     arms = sweep(training, args.ratio, progress=_progress)
     grid = np.geomspace(min(args.ratio) / 2, max(args.ratio) * 2, 60)
     scale = training.init_scale if training.aligned else 0.1
@@ -80,15 +92,19 @@ def _finish(args: argparse.Namespace, name: str, arms: Sequence[Arm]) -> int:
     for arm in late:
         print(
             f"{arm.title}: {int((~arm.result.reached_S).sum())} of {args.seeds} seeds did not reach NLL "
-            f"{args.until_loss:g} in {args.max_steps:,} steps; raise --max-steps or --rate",
+            f"{args.until_loss:g} in {args.max_steps:,} steps; raise --max-steps, or change --rate",
             file=sys.stderr,
         )
     return int(bool(late))
 
 
 def _folder(args: argparse.Namespace) -> Path:
+    """Make the folder of the results; commands call this before they train, so that a bad path costs nothing."""
     folder: Path = args.out
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ValueError(f"--out {folder}: a file is in the way; name a folder") from None
     return folder
 
 
@@ -102,19 +118,19 @@ def _ramp(args: argparse.Namespace) -> Ramp:
 
 
 def _training(args: argparse.Namespace, ramp: Ramp) -> Training:
-    if args.optimizer == "gd":
-        note_unused(args, ["batch_size"], "with --optimizer gd, which takes the whole task at every step")
-        if args.aligned:
-            note_unused(args, ["seed"], "with --aligned and --optimizer gd, where nothing is drawn")
-            if args.seeds > 1:
-                print(f"note: {args.seeds} equal models are trained, because nothing is drawn", file=sys.stderr)
+    if args.optimizer == "gd" and args.batch_size is not None:
+        raise ValueError("--batch-size is for sgd and adamw; gd takes the whole task at every step")
+    if args.optimizer == "gd" and args.aligned:
+        note_unused(args, ["seed"], "with --aligned and --optimizer gd, where nothing is drawn")
+        if args.seeds > 1:
+            print(f"note: {args.seeds} equal models are trained, because nothing is drawn", file=sys.stderr)
     return Training(
         parametrization=args.parametrization,
         task=_task(args),
         ramp=ramp,
         optimizer=args.optimizer,
         rate=args.rate,
-        batch_size=args.batch_size,
+        batch_size=args.batch_size or Training.batch_size,
         until_loss=args.until_loss,
         max_steps=args.max_steps,
         seeds=args.seeds,
@@ -145,45 +161,51 @@ def parser() -> argparse.ArgumentParser:
     )
     commands: Any = main.add_subparsers(required=True, metavar="command")
     task = Parser(add_help=False)
-    task.add_argument("--classes", type=int, default=4, help="K (default: 4)")
-    task.add_argument("--distinct", type=int, default=3, help="token types that each class owns (default: 3)")
-    task.add_argument("--common", type=int, default=5, help="token types that tell nothing (default: 5)")
-    task.add_argument("--until-loss", type=float, default=1e-3, metavar="NATS", help="NLL to stop at (default: 0.001)")
+    task.add_argument("--classes", type=_AT_LEAST_2, default=4, help="K (default: 4)")
+    task.add_argument("--distinct", type=_AT_LEAST_1, default=3, help="token types that each class owns (default: 3)")
+    task.add_argument("--common", type=_AT_LEAST_0, default=5, help="token types that tell nothing (default: 5)")
+    task.add_argument(
+        "--until-loss", type=_POSITIVE, default=1e-3, metavar="NATS", help="NLL to stop at (default: 0.001)"
+    )
 
     training = Parser(add_help=False)
-    training.add_argument("--parametrization", choices=PARAMETRIZATIONS, default="CACO")
     training.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd", help="gd: the whole task at every step")
-    training.add_argument("--rate", type=float, default=1.0, help="learning rate of the OV circuit (default: 1)")
-    training.add_argument("--batch-size", type=int, default=32, help="for sgd and adamw (default: 32)")
-    training.add_argument("--max-steps", type=int, default=100_000, help="(default: 100000)")
-    training.add_argument("--seeds", type=int, default=5, help="trained as one batch (default: 5)")
-    training.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
-    training.add_argument("--init-scale", type=float, default=0.1, help="size of the initial weights (default: 0.1)")
+    training.add_argument("--rate", type=_POSITIVE, default=1.0, help="learning rate of the OV circuit (default: 1)")
+    training.add_argument("--batch-size", type=_AT_LEAST_1, help="for sgd and adamw (default: 32)")
+    training.add_argument("--max-steps", type=_AT_LEAST_1, default=100_000, help="(default: 100000)")
+    training.add_argument("--seeds", type=_AT_LEAST_1, default=5, help="trained as one batch (default: 5)")
+    training.add_argument("--seed", type=_SEED, default=0, help="the first seed (default: 0)")
+    training.add_argument(
+        "--init-scale", type=_POSITIVE, default=0.1, help="size of the initial weights (default: 0.1)"
+    )
     training.add_argument("--aligned", action="store_true", help="start on the line of the theory")
     training.add_argument("--full-vocabulary", action="store_true", help="softmax over all token types")
     training.add_argument("--double", action="store_true", help="compute in float64")
     training.add_argument("--out", type=Path, default=Path("outputs/one_layer"), help="folder (default: %(default)s)")
 
     command = commands.add_parser("predict", parents=[task], help="the theory's attention at a loss, without training")
-    command.add_argument("--ratio", type=float, nargs="+", default=[0.1, 1.0, 5.0, 10.0, 100.0])
+    command.add_argument("--ratio", type=_POSITIVE, nargs="+", default=[0.1, 1.0, 5.0, 10.0, 100.0])
     command.set_defaults(run=predict)
 
-    command = commands.add_parser("train", parents=[task, training], help="train one setting")
-    command.add_argument("--ratio", type=float, default=1.0, help="QK rate over OV rate (default: 1)")
-    command.add_argument("--ratio-end", type=float, help="ratio at the end of a linear ramp")
-    command.add_argument("--ramp-steps", type=int, default=0, help="steps of the ramp")
+    circuits = Parser(add_help=False)
+    circuits.add_argument("--parametrization", choices=PARAMETRIZATIONS, default="CACO", help="(default: CACO)")
+
+    command = commands.add_parser("train", parents=[circuits, task, training], help="train one setting")
+    command.add_argument("--ratio", type=_POSITIVE, default=1.0, help="QK rate over OV rate (default: 1)")
+    command.add_argument("--ratio-end", type=_POSITIVE, help="ratio at the end of a linear ramp")
+    command.add_argument("--ramp-steps", type=_AT_LEAST_0, default=0, help="steps of the ramp")
     command.set_defaults(run=train_one)
 
     command = commands.add_parser("figure2", parents=[task, training], help="the eight maps of the paper's Figure 2")
-    command.set_defaults(run=figure2)
+    command.set_defaults(run=figure2, parametrization="CACO")
 
-    command = commands.add_parser("sweep", parents=[task, training], help="attention against the ratio")
-    command.add_argument("--ratio", type=float, nargs="+", default=[0.1, 0.3, 1.0, 3.0, 10.0, 30.0])
+    command = commands.add_parser("sweep", parents=[circuits, task, training], help="attention against the ratio")
+    command.add_argument("--ratio", type=_POSITIVE, nargs="+", default=[0.1, 0.3, 1.0, 3.0, 10.0, 30.0])
     command.set_defaults(run=sweep_ratios)
     return main
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run a command line; the exit status is 2, after one line, for whatever the user can mend."""
     return run_command(parser(), argv)
 

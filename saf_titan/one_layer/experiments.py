@@ -77,9 +77,11 @@ def figure_2(base: Training, *, bins: int = 10, progress: Callable[[str], Progre
 
 def run_arm(title: str, training: Training, *, bins: int = 10, progress: Progress | None = None) -> Arm:
     """Train one setting and set its prediction beside it."""
+    # the prediction refuses a loss that training does not pass, so it comes first
+    predicted = predicted_mass(training)
     result = train(training, progress=progress)
     pairs = zip(result.mass_SN.numpy(), result.probability_SN.numpy(), strict=True)
-    return Arm(title, result, np.stack([dtap(*pair, bins=bins) for pair in pairs]), predicted_mass(training))
+    return Arm(title, result, np.stack([dtap(*pair, bins=bins) for pair in pairs]), predicted)
 
 
 def predicted_mass(training: Training) -> float:

@@ -6,12 +6,15 @@ Source: arXiv 2608.06776, eq. (1) and the class-token data after Tian et al. (ar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, log
+from math import expm1, isfinite, log
 from typing import Literal
 
 Parametrization = Literal["CACO", "CAFO", "FACO", "FAFO"]
 """The first letter stands for the attention (QK) circuit, the third for the output (OV) circuit: collapsed into one
 matrix, or factorized into two."""
+
+LEAST_LOSS = 1e-12
+"""The smallest loss to train or to predict for, in nats."""
 
 PARAMETRIZATIONS: tuple[Parametrization, ...] = ("CACO", "CAFO", "FACO", "FAFO")
 
@@ -64,8 +67,16 @@ class Task:
         return 1 / (self.classes * self.distinct) + 1 / self.uninformative
 
     def margin_at(self, loss: float) -> float:
-        """The logit margin p v at which the loss (NLL, in nats) is reached: log((K - 1) / (exp(loss) - 1))."""
-        return log((self.classes - 1) / (exp(loss) - 1))
+        """The logit margin p v at which the loss (NLL, in nats) is reached: log((K - 1) / (exp(loss) - 1)).
+
+        Raises ValueError for a loss outside [1e-12, log K), the losses between float64's zero and an even guess.
+        """
+        if not LEAST_LOSS <= loss < log(self.classes):
+            raise ValueError(
+                f"until_loss = {loss:g}: must be at least {LEAST_LOSS:g} and below {log(self.classes):.4g} nats, which "
+                f"guessing among {self.classes} classes gives"
+            )
+        return log((self.classes - 1) / expm1(loss))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +88,11 @@ class Ramp:
     steps: int = 0
 
     def __post_init__(self) -> None:
-        if self.start <= 0 or self.end <= 0 or self.steps < 0:
-            raise ValueError(
-                f"a ratio must be positive and its ramp not negative, got {self.start} to {self.end} in {self.steps}"
-            )
+        for ratio in (self.start, self.end):
+            if not (ratio > 0 and isfinite(ratio)):
+                raise ValueError(f"ratio = {ratio:g}: must be positive and finite")
+        if self.steps < 0:
+            raise ValueError(f"ramp_steps = {self.steps}: must not be negative")
 
     def at(self, step: float) -> float:
         """The ratio after `step` steps."""

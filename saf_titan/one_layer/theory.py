@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import exp, inf, lgamma, log, sqrt
+from math import exp, inf, lgamma, log, log1p, sqrt
 
 import numpy as np
 
-from saf_titan.one_layer.setting import Parametrization, Ramp, Task
+from saf_titan.one_layer.setting import Parametrization, Ramp, Task, constant
 
 _EULER_GAMMA = 0.5772156649015329
 
@@ -64,7 +64,7 @@ def error_probability(margin: float, task: Task) -> float:
 def loss(state: State, task: Task) -> float:
     """NLL in nats."""
     margin = attention_mass(state.gap, task) * state.v
-    return log(1 + (task.classes - 1) * exp(-margin))
+    return log1p((task.classes - 1) * exp(-margin))
 
 
 def flow(state: State, parametrization: Parametrization, task: Task, ratio: float) -> State:
@@ -100,9 +100,10 @@ def integrate(
         rate: learning rate of the OV circuit; it matters for a ramp only.
         tolerance: relative error allowed in a step.
 
-    Raises ValueError if the loss is not reached in `max_steps` steps.
+    Raises ValueError for a loss that the start has already passed, and if it is not reached in `max_steps` steps.
     """
     state = initial or start(parametrization, task)
+    _margin_ahead(state, task, until_loss)
     time, h = 0.0, 1e-3
     target = log(until_loss)
 
@@ -128,6 +129,16 @@ def integrate(
         if error < tolerance / 64:
             h *= 2
     raise ValueError(f"the loss {until_loss:g} was not reached in {max_steps:,} steps")
+
+
+def _margin_ahead(initial: State, task: Task, at_loss: float) -> float:
+    """The logit margin at a loss; raise ValueError if the loss is not below that of the initial state."""
+    margin = task.margin_at(at_loss)
+    if at_loss >= loss(initial, task):
+        raise ValueError(
+            f"until_loss = {at_loss:g}: training begins at {loss(initial, task):.4g} nats; choose a smaller loss"
+        )
+    return margin
 
 
 def _runge_kutta(derivative: Callable[[State, float], State], s: State, t: float, h: float) -> State:
@@ -157,7 +168,8 @@ def relation(state: State, parametrization: Parametrization, task: Task, ratio: 
     rho = task.initial_mass / (1 - task.initial_mass)
     kappa, K, C = task.score_scale, task.classes, task.distinct
     if parametrization[0] == "C":
-        left, factor = state.gap + rho * (exp(state.gap) - 1), 0.5
+        # beyond the range of float64 the left side is infinite, as Ei is
+        left, factor = state.gap + rho * (exp(state.gap) - 1 if state.gap < 700 else inf), 0.5
     else:
         left, factor = log(state.gap) + rho * exponential_integral(state.gap), 1 / sqrt(kappa)
     right = C * state.v**2 if parametrization[2] == "C" else sqrt(C) * state.v
@@ -171,10 +183,13 @@ def predicted_mass(
 
     Neither time nor the learning rate enters: at the loss the margin p v is known, and the conserved quantity ties v to
     the gap. Solved by bisection. Equal-loss prediction of `relation`.
+
+    Raises ValueError for a ratio that is not positive and for a loss that training does not pass on its way.
     """
+    ratio = constant(ratio).start
     initial = initial or start(parametrization, task)
     conserved = relation(initial, parametrization, task, ratio)
-    margin = task.margin_at(at_loss)
+    margin = _margin_ahead(initial, task, at_loss)
 
     def excess(gap: float) -> float:
         v = margin / attention_mass(gap, task)

@@ -5,6 +5,7 @@ Legend: S seeds, B sequences, N sequences of the test set, T tokens of a sequenc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -57,9 +58,11 @@ class Training:
     first_seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("rate", "until_loss", "init_scale"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} = {getattr(self, name):g}: must be positive")
+        for name in ("rate", "init_scale"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} = {getattr(self, name):g}: must be positive and finite")
+        # refuses a loss that is out of reach
+        self.task.margin_at(self.until_loss)
         for name in ("batch_size", "max_steps", "seeds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
@@ -98,7 +101,13 @@ Progress = Callable[[int, float], object]
 
 
 def train(training: Training, *, test_sequences: int = 1000, progress: Progress | None = None) -> Result:
-    """Train all seeds as one batch; a seed that has reached the loss stays as it is."""
+    """Train all seeds as one batch; a seed that has reached the loss stays as it is.
+
+    Args:
+        test_sequences: N, for sgd and adamw; for gd the test set is the task itself, one sequence of each class.
+
+    Raises ValueError if the loss of a seed is no longer finite.
+    """
     task = training.task
     dtype = torch.float64 if training.double else torch.float32
     outputs = task.vocab_size if training.full_vocabulary else None
@@ -121,6 +130,11 @@ def train(training: Training, *, test_sequences: int = 1000, progress: Progress 
         if step % check_every == 0 or step == training.max_steps:
             with torch.no_grad():
                 test_loss_S = loss_S.detach() if training.optimizer == "gd" else _loss(model, *test)
+            if not test_loss_S.isfinite().all():
+                raise ValueError(
+                    f"the loss is not finite after {step} steps; lower rate = {training.rate:g}, or the ratio, now "
+                    f"{training.ramp.at(step):g}"
+                )
             new_S = (test_loss_S <= training.until_loss) & ~reached_S
             for kept, parameter in zip(finished, model.parameters(), strict=True):
                 kept[new_S] = parameter.detach()[new_S]

@@ -16,11 +16,16 @@ that of the other matrices. Printed over seeds, mean and deviation, on held-out 
 
 A run ends when the mean training loss of the last 20 batches is below --stop-loss, so that ratios are compared at an
 equal loss, or after --steps.
+
+All ratios of a seed start from the same weights and read the same batches. A second table therefore pairs them: the
+value at a ratio minus that at the first ratio, mean and standard error over seeds, and in how many seeds it is above 0.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -236,25 +241,58 @@ def main() -> None:
     parser.add_argument("--test-examples", type=int, default=500)
     parser.add_argument("--max-words", type=int, default=256, help="longer examples are left out")
     args = parser.parse_args()
+    if len(set(args.qk_ratio)) < len(args.qk_ratio):
+        parser.error("--qk-ratio: the same ratio is given twice")
+    if not all(0 < ratio < math.inf for ratio in args.qk_ratio):
+        parser.error("--qk-ratio: each must be positive and finite")
+    if args.seeds < 1:
+        parser.error(f"--seeds {args.seeds}: must be at least 1")
     training, held_out = load(args)
     vocabulary = Vocabulary(training)
     data, test = vocabulary.encode(training), vocabulary.encode(held_out)
     print(f"{len(training)} training and {len(held_out)} held-out examples, {len(vocabulary.index)} words", flush=True)
-    print("| QK ratio | " + " | ".join(COLUMNS) + " |\n|" + "---|" * (len(COLUMNS) + 1))
-    for ratio in args.qk_ratio:
-        start, rows = time.perf_counter(), []
-        for seed in range(args.seeds):
+    found: dict[float, list[dict[str, float]]] = {ratio: [] for ratio in args.qk_ratio}
+    for seed in range(args.seeds):
+        for ratio in args.qk_ratio:
+            start = time.perf_counter()
             model, steps = train(vocabulary, data, ratio, seed, args)
-            rows.append({**measure(model, vocabulary, test), "steps": steps})
-        cells = [cell([row[name] for row in rows], 0 if name == "steps" else 3) for name in COLUMNS]
-        print(f"| {ratio:g} | {' | '.join(cells)} |", flush=True)
-        print(f"  (ratio {ratio:g}: {time.perf_counter() - start:.0f} s)", flush=True)
+            values = {**measure(model, vocabulary, test), "steps": steps}
+            found[ratio].append(values)
+            print(
+                f"seed {seed}, ratio {ratio:g}: AC {values['AC']:.3f}, {steps} steps "
+                f"({time.perf_counter() - start:.0f} s)",
+                file=sys.stderr,
+                flush=True,
+            )
+    print("\n".join(table(found)))
+    if args.seeds > 1 and len(found) > 1:
+        print("\n" + "\n".join(paired_table(found)))
 
 
-def cell(values: list[float], digits: int) -> str:
-    """Mean and deviation over seeds."""
-    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return f"{np.mean(values):.{digits}f} ± {deviation:.{digits}f}"
+def table(found: dict[float, list[dict[str, float]]]) -> list[str]:
+    """Lines of a table with a row for each ratio: mean and standard deviation over seeds."""
+
+    def cell(name: str, seeds: list[dict[str, float]]) -> str:
+        values, digits = [seed[name] for seed in seeds], 0 if name == "steps" else 3
+        deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+        return f"{np.mean(values):.{digits}f} ± {deviation:.{digits}f}"
+
+    rows = [f"| {ratio:g} | {' | '.join(cell(name, seeds) for name in COLUMNS)} |" for ratio, seeds in found.items()]
+    return ["| QK ratio | " + " | ".join(COLUMNS) + " |", "|" + "---|" * (len(COLUMNS) + 1), *rows]
+
+
+def paired_table(found: dict[float, list[dict[str, float]]]) -> list[str]:
+    """Lines of a table of differences to the first ratio: mean, standard error, and seeds in which it is above 0."""
+    first, *others = found
+
+    def cell(name: str, ratio: float) -> str:
+        pairs = zip(found[ratio], found[first], strict=True)
+        differences, digits = np.array([seed[name] - base[name] for seed, base in pairs]), 0 if name == "steps" else 3
+        error = float(differences.std(ddof=1)) / len(differences) ** 0.5
+        return f"{differences.mean():+.{digits}f} ± {error:.{digits}f} ({(differences > 0).sum()}/{len(differences)})"
+
+    rows = [f"| {ratio:g} - {first:g} | {' | '.join(cell(name, ratio) for name in COLUMNS)} |" for ratio in others]
+    return ["| paired by seed | " + " | ".join(COLUMNS) + " |", "|" + "---|" * (len(COLUMNS) + 1), *rows]
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 from saf_titan.one_layer.__main__ import main
 from saf_titan.one_layer.experiments import FIGURE_2
 
+BAD_NUMBERS = ("0", "-1", "nan", "inf", "x")
 FAST = ["--until-loss", "0.3", "--seeds", "2", "--optimizer", "gd", "--rate", "1"]
 
 
@@ -42,7 +43,7 @@ def test_sweep(tmp_path: Path) -> None:
 def test_training_that_does_not_arrive_is_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--max-steps", "3", "--optimizer", "adamw", "--out", str(tmp_path)]) == 1
     captured = capsys.readouterr()
-    assert "5 of 5 seeds did not reach NLL 0.001 in 3 steps; raise --max-steps or --rate" in captured.err
+    assert "5 of 5 seeds did not reach NLL 0.001 in 3 steps; raise --max-steps, or change --rate" in captured.err
     # adamw follows other laws: no prediction, and no NaN in JSON
     (row,) = json.loads((tmp_path / "train.json").read_text())
     assert row["predicted"] is None
@@ -52,28 +53,53 @@ def test_training_that_does_not_arrive_is_status_1(tmp_path: Path, capsys: pytes
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train", "--classes", "1"], "at least 2 classes"),
-        (["train", "--ratio", "-1"], "a ratio must be positive"),
+        (["train", "--classes", "1"], "--classes: '1' must be"),
+        *((["predict", "--ratio", value], f"--ratio: '{value}' must be a number, above 0") for value in BAD_NUMBERS),
+        *((["train", "--rate", value], f"--rate: '{value}' must be a number, above 0") for value in BAD_NUMBERS),
+        (["predict", "--until-loss", "5"], "until_loss = 5: must be at least 1e-12 and below 1.386 nats"),
+        (["predict", "--until-loss", "1e-20"], "until_loss = 1e-20: must be at least 1e-12"),
+        (["train", "--until-loss", "1.4"], "until_loss = 1.4: must be"),
+        (["predict", "--until-loss", "1.385"], "training begins at"),
+        (["train", "--parametrization", "FAFO", "--until-loss", "1.385"], "training begins at"),
+        (["train", "--ratio-end", "4"], "give both, or neither"),
+        (["train", "--ramp-steps", "4"], "give both, or neither"),
+        (["train", "--optimizer", "gd", "--batch-size", "4"], "--batch-size is for sgd and adamw"),
+        (["train", "--seed", "-1"], "--seed: '-1' must be"),
+        (["train", "--rate", "1e30", "--parametrization", "FAFO"], "the loss is not finite after 10 steps; lower rate"),
+        (["sweep", "--ratio", "1", "1"], "the same ratio is given twice"),
+        (["figure2", "--parametrization", "FAFO"], "unrecognized arguments"),
         (["train", "--parametrization", "XYZ"], "invalid choice"),
-        (["train", "--ratio-end", "5"], "is reached at the end of a ramp: give --ramp-steps"),
         ([], "command"),
     ],
 )
-def test_mistakes_are_one_line_and_status_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert len(error.splitlines()) == 1
+def test_mistakes_are_one_line_and_status_2(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trains = words and words[0] != "predict"
+    assert main([*words, "--out", str(tmp_path)] if trains else words) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert len([line for line in captured.err.splitlines() if ": step " not in line]) == 1
+    assert captured.out == ""
 
 
-def test_options_without_effect_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*FAST, "--out", str(tmp_path), "--seed", "7", "--batch-size", "4"]
-    assert main(["train", *words, "--aligned", "--ramp-steps", "9"]) == 0
-    assert capsys.readouterr().err.splitlines() == [
-        "note: --ramp-steps has no effect without --ratio-end, the ratio at the end of the ramp",
-        "note: --batch-size has no effect with --optimizer gd, which takes the whole task at every step",
+def test_results_that_cannot_be_written_are_known_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    # an endless training, if it began
+    for command in ("train", "figure2", "sweep"):
+        assert main([command, "--max-steps", "1000000000", "--until-loss", "1e-12", "--out", str(file)]) == 2
+        assert capsys.readouterr().err == f"error: --out {file}: a file is in the way; name a folder\n"
+    assert main(["train", "--max-steps", "1000000000", "--until-loss", "1e-12", "--out", str(file / "x")]) == 2
+
+
+def test_equal_models_are_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["train", "--optimizer", "gd", "--aligned", "--seeds", "2", "--seed", "3", "--max-steps", "1"]
+    assert main([*words, "--out", str(tmp_path)]) == 0
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note:")]
+    assert notes == [
         "note: --seed has no effect with --aligned and --optimizer gd, where nothing is drawn",
         "note: 2 equal models are trained, because nothing is drawn",
     ]
-    assert main(["figure2", "--parametrization", "FAFO", "--classes", "1"]) == 2
-    assert capsys.readouterr().err.startswith("note: --parametrization has no effect on figure2")

@@ -40,7 +40,13 @@ def rows(output: str) -> list[list[str]]:
 
 def test_one_row_a_ratio(script: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     run(script, monkeypatch, "--task", "agreement", "--qk-ratio", "1", "10", *TINY)
-    header, *table = rows(capsys.readouterr().out)
+    first, _, second = capsys.readouterr().out.rpartition("\n\n")
+    header, *table = rows(first)
+    names, (difference, *cells) = rows(second)
+    assert difference == "10 - 1"
+    for name, cell in zip(names[1:], cells, strict=True):
+        low, high = (float(row[1 + header[1:].index(name)].split(" ± ")[0]) for row in table)
+        assert float(cell.split(" ± ")[0]) == pytest.approx(high - low, abs=2e-3)
     assert [row[0] for row in table] == ["1", "10"]
     assert header[1:] == list(script.COLUMNS)
     for row in table:
