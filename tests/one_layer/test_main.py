@@ -97,7 +97,8 @@ def test_results_that_cannot_be_written_are_known_before_training(
 
 def test_equal_models_are_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = ["train", "--optimizer", "gd", "--aligned", "--seeds", "2", "--seed", "3", "--max-steps", "1"]
-    assert main([*words, "--out", str(tmp_path)]) == 0
+    # one step does not reach the loss
+    assert main([*words, "--out", str(tmp_path)]) == 1
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note:")]
     assert notes == [
         "note: --seed has no effect with --aligned and --optimizer gd, where nothing is drawn",
