@@ -3,6 +3,7 @@
     python -m saf_titan.study STUDY.toml --dry-run        # runs, tokens, time, disk
     python -m saf_titan.study STUDY.toml                  # train what is missing, then table, csv, json and page
     python -m saf_titan.study STUDY.toml --table          # the same of what is there, without training
+    python -m saf_titan.study advise RUN                  # would freezing pay for this run, on this machine?
 
 STUDY is a file or the name of a study that comes with the package. Start the same command again to go on after a stop;
 start it on several machines that share the folder to share the runs. Any --section.key VALUE of a run's configuration
@@ -17,20 +18,26 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 from saf_titan.config import ConfigError, override_table
 from saf_titan.config.packaged import STUDIES, packaged_names
-from saf_titan.fields.command_line import Parser
+from saf_titan.fields.command_line import Parser, value_of
+from saf_titan.fields.ranges import Range
 from saf_titan.study.load import load_study
 from saf_titan.study.plan import StudyPlan
 
 FAILURE, USER_ERROR = 1, 2
+_RATE = Annotated[float, Range(above=0, high=1)]
+_ROUNDS = Annotated[int, Range(low=2)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status: 0 done or stopped on request, 1 a run failed, 2 a mistake."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        if words[:1] == ["advise"]:
+            return _advise(words[1:])
         args, rest = _parser().parse_known_args(words)
         plan = _plan(args, rest)
         if args.dry_run:
@@ -77,6 +84,21 @@ def _work(plan: StudyPlan, words: list[str], *, only_table: bool) -> int:
     say(table)
     say(f"wrote {', '.join(map(str, files))}")
     return status
+
+
+def _advise(words: list[str]) -> int:
+    parser = Parser(prog="python -m saf_titan.study advise", description="Measure what freezing would save and cost.")
+    parser.add_argument(
+        "path", type=Path, metavar="CHECKPOINT|RUN", help="a run, or a checkpoint, without static heads"
+    )
+    parser.add_argument("--rates", nargs="+", type=value_of(_RATE), default=(0.1, 0.25, 0.5), metavar="RATE")
+    parser.add_argument("--rounds", type=value_of(_ROUNDS), default=9, help="timed steps of each alternative (9)")
+    args = parser.parse_args(words)
+    from saf_titan.study.advice import advice_text
+    from saf_titan.study.advise import advise
+
+    print(advice_text(advise(args.path, rates=args.rates, rounds=args.rounds)))
+    return 0
 
 
 def _require_data(plan: StudyPlan) -> None:
