@@ -9,6 +9,7 @@ from __future__ import annotations
 from saf_titan import compat  # isort: skip
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,10 +20,10 @@ from torchtitan.protocols.model_spec import ModelSpec
 from saf_titan.config import RunConfig
 from saf_titan.data.sources import training_loader
 from saf_titan.models import model_spec
-from saf_titan.run.calibration_data import TokenBatch, calibration_loader, read_calibration_data
+from saf_titan.run.calibration_data import CalibrationData, TokenBatch, calibration_loader, read_calibration_data
 from saf_titan.run.measurement import Measurement, sequence_losses
 from saf_titan.run.precision import compute_precision
-from saf_titan.run.resume import model_identity, read_freeze, require_same_model
+from saf_titan.run.resume import SavedFreeze, model_identity, read_freeze, require_same_model
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.calibrate.capture import Progress
 from saf_titan.saf.install.checkpoint import load_weights
@@ -30,6 +31,17 @@ from saf_titan.saf.install.install import install
 from saf_titan.saf.plan.freeze_state import FreezeState
 from saf_titan.saf.select.gradient_ema import GradientEMA
 from saf_titan.saf.select.registry import SELECTORS
+
+
+@dataclass(frozen=True)
+class OpenCheckpoint:
+    """The model of a checkpoint with its static heads, and the held-out windows that a freeze would be decided on."""
+
+    model: nn.Module
+    device: torch.device
+    measurement: Measurement[TokenBatch]
+    data: CalibrationData[TokenBatch]
+    saved: SavedFreeze
 
 
 def calibrate_checkpoint(
@@ -41,6 +53,14 @@ def calibrate_checkpoint(
     is not of the configured model, has no live head or not what a selector needs, and for too little data.
     """
     selectors = selectors or (run.saf.selector,)
+    opened = open_checkpoint(run, checkpoint, selectors)
+    watchers = [name for name in selectors if SELECTORS[name].watches_gradients]
+    gradient = _gradient_average(opened.saved.state, run, checkpoint, watchers[0]) if watchers else None
+    return opened.measurement.calibrate(opened.data, selectors, gradient, progress)
+
+
+def open_checkpoint(run: RunConfig, checkpoint: Path, selectors: Collection[str] = ()) -> OpenCheckpoint:
+    """Load a checkpoint as :func:`calibrate_checkpoint` does; the same errors."""
     # small mistakes come before the weights are read
     if run.model.fuse_qkv:
         raise ValueError(
@@ -54,7 +74,8 @@ def calibrate_checkpoint(
     if saved.plan is not None and len(saved.plan.heads) == run.shape.total_heads:
         raise ValueError(f"every head of {checkpoint} is static already: there is nothing left to calibrate")
     watchers = [name for name in selectors if SELECTORS[name].watches_gradients]
-    gradient = _gradient_average(saved.state, run, checkpoint, watchers[0]) if watchers else None
+    if watchers:
+        _gradient_average(saved.state, run, checkpoint, watchers[0])
     device = torch.device("cpu" if compat.is_cpu() else torch.accelerator.current_accelerator() or "cpu")
     model = load_model(spec, checkpoint, device, TORCH_DTYPE_MAP[compute_precision(run)])
 
@@ -67,7 +88,7 @@ def calibrate_checkpoint(
 
     measurement = Measurement(model, run.saf, forward=forward, sequence_losses=losses, group=None)
     install(measurement.attentions, saved.plan)
-    return measurement.calibrate(read_calibration_data(loader, run), selectors, gradient, progress)
+    return OpenCheckpoint(model, device, measurement, read_calibration_data(loader, run), saved)
 
 
 def _gradient_average(state: bytes | None, run: RunConfig, checkpoint: Path, selector: str) -> GradientEMA:

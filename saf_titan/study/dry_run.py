@@ -15,8 +15,9 @@ from saf_titan.data.checks import inspect_data
 from saf_titan.heads.counts import head_count
 from saf_titan.models import model_spec
 from saf_titan.report.format import count, short
-from saf_titan.study.plan import StudyPlan, StudyRun
+from saf_titan.study.plan import StudyPlan
 from saf_titan.study.progress import is_done, log_of
+from saf_titan.study.runs import StudyRun
 from saf_titan.study.table import aligned
 from saf_titan.study.work import known
 

@@ -9,8 +9,7 @@ place, so that everything else can be checked before anything is trained.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -28,62 +27,11 @@ from saf_titan.config import (
 from saf_titan.heads.counts import head_count
 from saf_titan.heads.names import head_name
 from saf_titan.study.load import arm_source, folder_name
+from saf_titan.study.runs import Found, Known, StudyRun
 from saf_titan.study.schema import Arm, Study
 
 Settings = dict[str, Any]
 """Sections of a run's configuration, as a TOML file holds them."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a finished run tells the arms that refer to it."""
-
-    heads: tuple[str, ...]
-    """Static heads at the end, in the order in which they were chosen."""
-    seconds: float
-    """Wall time since the branch."""
-    step: int
-    """The last step."""
-
-
-@dataclass(frozen=True, eq=False)
-class StudyRun:
-    """One training run of a study."""
-
-    name: str
-    """The arm, or "parent to step N"."""
-    seed: int
-    folder: Path
-    arm: Arm | None = None
-    """None for a parent."""
-    first_step: int = 0
-    """Steps that were done before this run; 0: it starts from initial weights."""
-    last_step: int = 0
-    """Of a parent: where arms branch from. 0 for an arm, which ends where its configuration says."""
-    parent: StudyRun | None = None
-    """The run whose last checkpoint this one starts from, if the study trains it."""
-    checkpoint: Path | None = None
-    """That checkpoint; None for initial weights."""
-    references: dict[str, StudyRun] = field(default_factory=dict)
-    """heads_of, seconds_of, tokens_of -> the run that is meant."""
-
-    @property
-    def label(self) -> str:
-        return f"{self.name}, seed {self.seed}"
-
-    @property
-    def needs(self) -> tuple[StudyRun, ...]:
-        """Runs that must have finished before this one starts."""
-        return (*filter(None, [self.parent]), *self.references.values())
-
-    @property
-    def evaluation(self) -> Path:
-        """Folder of the run that only looks at held-out data, after the clock of this one has stopped."""
-        return self.folder / "evaluation"
-
-
-Known = Callable[[StudyRun], Found | None]
-"""What is known of a run; None where it has not finished."""
 
 
 class StudyPlan:

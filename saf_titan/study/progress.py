@@ -9,7 +9,7 @@ from saf_titan.config import ConfigError, RunConfig, load_config
 from saf_titan.report.rows import METRICS_FILE
 from saf_titan.report.run_log import RunLog, read_run
 from saf_titan.run.changes import changes
-from saf_titan.study.plan import StudyRun
+from saf_titan.study.runs import StudyRun
 
 _RESULT_KEYS = ("model", "data.seed", "data.shuffle", "training", "optimizer", "lr_scheduler", "circuits", "saf")
 """Keys, or whole sections, that a result depends on."""

@@ -10,8 +10,9 @@ from statistics import median
 from saf_titan.report.rows import ValidationRow
 from saf_titan.report.run_log import RunLog, joined
 from saf_titan.report.summary import StepTime, step_time, validation_at
-from saf_titan.study.plan import StudyPlan, StudyRun
+from saf_titan.study.plan import StudyPlan
 from saf_titan.study.progress import final_loss, log_of
+from saf_titan.study.runs import StudyRun
 from saf_titan.study.schema import Arm
 from saf_titan.study.statistics import Spread, percent, spread
 from saf_titan.study.work import static_heads

@@ -16,8 +16,9 @@ from pathlib import Path
 from saf_titan.run.lock import InUse, lock
 from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.study.launch import LOG_FILE, Launcher, Stopped
-from saf_titan.study.plan import Found, StudyPlan, StudyRun
+from saf_titan.study.plan import StudyPlan
 from saf_titan.study.progress import final_loss, has_trained, is_done, log_of, require_same
+from saf_titan.study.runs import Found, StudyRun
 
 STUDY_LOCK = ".study.lock"
 """File that a study locks in the folder of the run that it works on."""

@@ -17,10 +17,11 @@ import torch
 from matplotlib.image import imread
 
 from saf_titan.report import markup
+from saf_titan.report.compare import write_comparison
 from saf_titan.report.passage import Weights, passage
 from saf_titan.report.rows import METRICS_FILE
 from saf_titan.report.write import write_report
-from tests.report.runs import undone_row, write_frozen_run
+from tests.report.runs import plain_rows, undone_row, write_frozen_run, write_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: apt-get install chromium)")
@@ -40,6 +41,15 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         log.write(json.dumps(undone_row(90, 5)) + "\n")
         log.write(json.dumps({"kind": "train", "step": "x" * 200}) + "\n")
     return write_report(folder)
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of an ordinary and a frozen run, with the clock that the trainer writes."""
+    folder = tmp_path_factory.mktemp("runs")
+    rows = [row | {"seconds": 0.5 * row["step"]} if row["kind"] == "train" else row for row in plain_rows()]
+    ordinary = write_run(folder / "a_name_without_any_space_in_it_that_is_rather_long", rows)
+    return write_comparison([ordinary, write_frozen_run(folder / "frozen")], folder / "comparison.html")
 
 
 def test_the_browser_keeps_every_element(report: Path, tmp_path: Path) -> None:
@@ -259,3 +269,14 @@ def test_a_passage_is_coloured_for_the_chosen_token(tmp_path: Path) -> None:
     assert page["reading"] == '" two" gives to " two": attention 100.0 %, contribution 75.0 %'
     assert page["later"] == [False, False, True]
     assert page["current"] == [None, "true", None]
+
+
+@pytest.mark.parametrize("width", [PHONE_WIDTH, 1100])
+def test_the_comparison_fits_the_screen_and_can_be_read(comparison: Path, tmp_path: Path, width: int) -> None:
+    page = act(comparison, tmp_path, MEASURE, width)
+    assert page["scroll"] == width, "the page itself must not scroll sideways"
+    assert page["outside"] == []
+    assert set(page["scrolls"]) == {"auto"}
+    assert min(page["sizes"]) >= 12
+    assert len(page["labels"]) > 30
+    assert min(page["labels"]) >= 7

@@ -1,4 +1,4 @@
-"""From a study to its runs and their configurations."""
+"""From a study to its runs and their configurations. Covers study/runs.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from saf_titan.config import ConfigError, override_table
 from saf_titan.study.load import load_study
-from saf_titan.study.plan import Found, StudyPlan, StudyRun
+from saf_titan.study.plan import StudyPlan
+from saf_titan.study.runs import Found, StudyRun
 from tests.e2e.runs import TINY
 
 TEXT = f"""

@@ -12,7 +12,8 @@ import pytest
 from saf_titan.config import to_toml
 from saf_titan.study.launch import Launcher, Stopped
 from saf_titan.study.load import load_study
-from saf_titan.study.plan import StudyPlan, StudyRun
+from saf_titan.study.plan import StudyPlan
+from saf_titan.study.runs import StudyRun
 from saf_titan.study.schema import Launch
 from saf_titan.study.work import STUDY_LOCK, work
 from tests.e2e.runs import TINY

@@ -83,7 +83,10 @@ def parser() -> argparse.ArgumentParser:
     )
     main.add_argument("--rounds", type=_ROUNDS, default=5, metavar="N", help="timed steps a rate; default: 5")
     main.add_argument(
-        "--max-rise", type=_NATS, default=0.01, metavar="NATS", help="of the loss right after freezing; default: 0.01"
+        "--max-rise",
+        type=_NATS,
+        metavar="NATS",
+        help="of the loss right after freezing; default: what the saved time is worth at the present slope of the loss",
     )
     main.add_argument("--config", type=Path, metavar="FILE", help="TOML file of the run; default: the run's own")
     main.set_defaults(run=advise)

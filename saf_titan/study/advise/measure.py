@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 # first: it must precede every other torchtitan module
-from saf_titan import compat  # isort: skip
+from saf_titan import compat  # noqa: F401  # isort: skip
 
 import dataclasses
+import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch import Tensor
-from torchtitan.config import TORCH_DTYPE_MAP
 
 from saf_titan.config import RunConfig, load_config
-from saf_titan.data.sources import training_loader
-from saf_titan.models import model_spec
+from saf_titan.report.run_log import read_run
 from saf_titan.report.summary import Spread
-from saf_titan.run.calibration_data import CalibrationData, TokenBatch, calibration_loader, read_calibration_data
+from saf_titan.run.calibration_data import CalibrationData, TokenBatch
 from saf_titan.run.checkpoints import complete_checkpoints
 from saf_titan.run.folder import CONFIG_FILE
-from saf_titan.run.measurement import Measurement, sequence_losses
-from saf_titan.run.offline import load_model
+from saf_titan.run.offline import open_checkpoint
 from saf_titan.run.precision import compute_precision
 from saf_titan.run.resume import model_identity, read_freeze, require_same_model
 from saf_titan.saf.calibrate.capture import Progress
@@ -67,6 +65,8 @@ class Measured:
     attention_share: float
     freeze_seconds: dict[str, float]
     """Stages of a freeze by the selector of the run: "calibrate", "fit"."""
+    slope: float
+    """Nats that the training loss falls in an update at present; NaN where the run's log does not tell."""
     loss: float
     """With all heads live, on held-out sequences that calibration has not seen; nats a token."""
     rises: dict[str, dict[float, Rise]]
@@ -125,25 +125,9 @@ def measure(
     n = run.saf.calibration_sequences
     # one half is calibrated on, the other half tells the loss
     run = dataclasses.replace(run, saf=dataclasses.replace(run.saf, calibration_sequences=2 * n))
-    data = read_calibration_data(calibration_loader(training_loader(run), run), run)
-    seen, unseen = _halves(data, n, run.calibration_batch_size)
-
-    device = torch.device("cpu" if compat.is_cpu() else torch.accelerator.current_accelerator() or "cpu")
-    precision = compute_precision(run)
-    spec = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len)
-    model = load_model(spec, checkpoint, device, TORCH_DTYPE_MAP[precision])
-
-    def forward(batch: TokenBatch) -> Tensor:
-        logits_BTV: Tensor = model(batch[0]["input"].to(device))
-        return logits_BTV
-
-    measurement = Measurement(
-        model,
-        run.saf,
-        forward=forward,
-        sequence_losses=lambda batch: sequence_losses(forward(batch), batch[1].to(device)),
-        group=None,
-    )
+    opened = open_checkpoint(run, checkpoint)
+    seen, unseen = _halves(opened.data, n, run.calibration_batch_size)
+    measurement, model, device = opened.measurement, opened.model, opened.device
     attentions = measurement.attentions
     start = time.perf_counter()
     calibration = measurement.calibrate(seen, selectors, None, progress)
@@ -174,9 +158,8 @@ def measure(
     plans[CEILING] = plan(CEILING, next(iter(selectors)), max_fit_kl=1e9)
     install(attentions, None)
 
-    tokens_BT, labels_BT = (
-        torch.cat(tensors) for tensors in zip(*((x["input"], y) for x, y in data.batches), strict=True)
-    )
+    batches = ((x["input"], y) for x, y in opened.data.batches)
+    tokens_BT, labels_BT = (torch.cat(tensors) for tensors in zip(*batches, strict=True))
     size = min(run.training.local_batch_size, len(tokens_BT))
     model.train()
     steps = Steps(model, attentions, tokens_BT[:size].to(device), labels_BT[:size].to(device))
@@ -185,7 +168,7 @@ def measure(
     return Measured(
         checkpoint=str(checkpoint),
         setting=(
-            f"{run.model.family} {run.model.flavor}, {size} x {run.training.seq_len:,} tokens a batch, {precision} on "
+            f"{run.model.family} {run.model.flavor}, {size} x {run.training.seq_len:,} tokens a batch, {compute_precision(run)} on "
             f"{device.type}"
         ),
         step=step,
@@ -196,6 +179,7 @@ def measure(
         speedups=speedups(seconds),
         attention_share=steps.attention_share(),
         freeze_seconds={"calibrate": calibrated, "fit": fitted},
+        slope=_slope(checkpoint),
         loss=loss,
         rises=rises,
     )
@@ -213,6 +197,19 @@ def _halves(
         return [({"input": x_BT}, y_BT) for x_BT, y_BT in parts]
 
     return dataclasses.replace(data, batches=batches(0, n), positions=data.positions[:n]), batches(n, len(inputs_NT))
+
+
+def _slope(checkpoint: Path) -> float:
+    """Fall of the logged training loss, by a line through the last quarter of the steps up to the checkpoint."""
+    step = _step_of(checkpoint)
+    try:
+        log = read_run(checkpoint.resolve().parent.parent)
+    except ValueError:
+        return math.nan
+    rows = [row for row in log.train if 0.75 * step <= row.step <= step and math.isfinite(row.loss)]
+    if len(rows) < 4:
+        return math.nan
+    return -float(np.polyfit([row.step for row in rows], [row.loss for row in rows], 1)[0])
 
 
 def _step_of(checkpoint: Path) -> int:

@@ -1,8 +1,9 @@
 """The answer in words: what was measured, and whether freezing pays.
 
 The rule is simple, and stands in the answer: among the rates at which a step is faster for sure and the freeze pays
-for itself before the run ends, take the highest whose immediate rise of the loss stays within a limit. Further training
-takes back a part of the rise, which is not known before.
+for itself before the run ends, take the highest whose immediate rise of the loss stays within a limit. The limit is
+given, or it is what the saved time is worth: the updates that it has room for, at the present slope of the training
+loss. Further training takes back a part of the rise, which is not known before.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from saf_titan.analysis.tables import text_table
 from saf_titan.report.format import count, loss_text, seconds_text
 from saf_titan.study.advise.measure import CEILING, Measured
 
+DEFAULT_RISE = 0.01
+"""Limit of the rise, in nats, where the slope of the loss is not known."""
 MIN_GAIN = 0.02
 """A step must become faster by this share to be worth a freeze."""
 
@@ -30,11 +33,23 @@ def gentlest(measured: Measured, rate: float) -> tuple[str, float]:
     return min(rises.items(), key=lambda item: item[1])
 
 
-def advice(measured: Measured, *, max_rise: float) -> str:
+def worth(measured: Measured, rate: float) -> float:
+    """Nats that the time saved at `rate` is worth at the present slope of the loss; NaN where that is not known."""
+    further = measured.steps_left - min(break_even_updates(measured, rate), measured.steps_left)
+    return max(0.0, measured.slope * further * (measured.speedups[rate].median - 1))
+
+
+def advice(measured: Measured, *, max_rise: float | None = None) -> str:
     """Return the recommendation as a paragraph, with its reasons.
 
-    max_rise: nats a token that the loss may rise right after the freeze.
+    max_rise: nats a token that the loss may rise right after the freeze; None for what the saved time is worth.
     """
+    is_known = max_rise is None and math.isfinite(measured.slope)
+
+    def limit(rate: float) -> float:
+        return worth(measured, rate) if is_known else DEFAULT_RISE if max_rise is None else max_rise
+
+    source = "what the saved time is worth at the present slope of the training loss" if is_known else "the limit"
     rates = sorted(rate for rate in measured.seconds if 0 < rate < CEILING)
     ceiling = measured.speedups[CEILING].median
     faster = [r for r in rates if measured.speedups[r].low > 1 and measured.speedups[r].median >= 1 + MIN_GAIN]
@@ -57,13 +72,13 @@ def advice(measured: Measured, *, max_rise: float) -> str:
             f"No. The freeze takes {seconds_text(sum(measured.freeze_seconds.values()))}, which {needed:,.0f} updates "
             f"would save, and {measured.steps_left:,} are left. Freeze earlier, or calibrate on fewer sequences."
         )
-    gentle = [r for r in paying if gentlest(measured, r)[1] <= max_rise]
+    gentle = [r for r in paying if gentlest(measured, r)[1] <= limit(r)]
     if not gentle:
         selector, rise = gentlest(measured, paying[0])
         return (
             f"Not yet. Even {paying[0]:.0%} of the heads, chosen by {selector}, raise the loss by {rise:.4f} nats "
-            f"right away, more than {max_rise:g}. Try fewer heads, a later step, or saf.compensate; a study tells what "
-            "further training takes back."
+            f"right away, more than {limit(paying[0]):.2g}, {source}. Try fewer heads, a later step, or "
+            "saf.compensate; a study tells what further training takes back."
         )
     rate = gentle[-1]
     selector, rise = gentlest(measured, rate)
@@ -72,12 +87,12 @@ def advice(measured: Measured, *, max_rise: float) -> str:
         f'Yes: saf.rate = {rate:g}, saf.selector = "{selector}". A step becomes {measured.speedups[rate].median:.2f} '
         f"times as fast ({saved:.0%} less time for the {measured.steps_left:,} updates that are left), the freeze pays "
         f"for itself after {_updates(break_even_updates(measured, rate))}, and the loss changes by {rise:+.4f} nats "
-        f"right away, of which further training takes back a part. It is the highest of the rates with at most "
-        f"{max_rise:g} nats."
+        f"right away, of which further training takes back a part. It is the highest of the rates that stay below "
+        f"{source} ({limit(rate):.2g} nats here)."
     )
 
 
-def lines(measured: Measured, *, max_rise: float, is_terminal: bool = False) -> Iterator[str]:
+def lines(measured: Measured, *, max_rise: float | None = None, is_terminal: bool = False) -> Iterator[str]:
     """Everything that was measured, and the advice."""
     rates = sorted(measured.seconds)
     yield f"{measured.checkpoint}: step {measured.step:,}, {measured.steps_left:,} updates left"

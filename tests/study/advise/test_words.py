@@ -9,7 +9,7 @@ import pytest
 
 from saf_titan.report.summary import Spread
 from saf_titan.study.advise.measure import CEILING, Measured, Rise
-from saf_titan.study.advise.words import advice, break_even_updates, gentlest, lines
+from saf_titan.study.advise.words import advice, break_even_updates, gentlest, lines, worth
 
 
 def exactly(value: float) -> Spread:
@@ -34,6 +34,7 @@ def measured(
         speedups=speedups,
         attention_share=0.4,
         freeze_seconds={"calibrate": 8.0, "fit": 2.0},
+        slope=math.nan,
         loss=3.0,
         rises={
             "variance": {0.25: Rise(heads=2, nats=0.004), 0.5: Rise(heads=4, nats=0.03)},
@@ -77,6 +78,22 @@ def test_the_highest_rate_within_the_limit() -> None:
 )
 def test_when_the_answer_is_no(figures: Measured, beginning: str) -> None:
     assert advice(figures, max_rise=0.01).startswith(beginning)
+
+
+def test_the_limit_is_what_the_saved_time_is_worth() -> None:
+    # 25 of 200 updates pay for the freeze; in the time of the other 175 there is room for a quarter more
+    figures = measured(slope=2e-4)
+    assert worth(figures, 0.5) == pytest.approx(2e-4 * 175 * 0.25)
+    assert advice(figures).startswith('Yes: saf.rate = 0.5, saf.selector = "kl"')
+    assert "what the saved time is worth at the present slope of the training loss (0.0088 nats here)" in advice(
+        figures
+    )
+    # 0.006 nats would be more than 0.002 for half of the heads, and 0.004 more than 0.0008 for a quarter
+    assert advice(measured(slope=5e-5)).startswith("Not yet. Even 25% of the heads, chosen by variance")
+    # a loss that rises: nothing is worth anything
+    assert worth(measured(slope=-1.0), 0.5) == 0
+    # without a log, a fixed limit
+    assert "the limit (0.01 nats here)" in advice(measured())
 
 
 def test_a_rise_beyond_the_limit() -> None:
