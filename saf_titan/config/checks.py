@@ -40,7 +40,17 @@ def conflicts(config: RunConfig, given: frozenset[str]) -> Iterator[Conflict]:
 def _model(config: RunConfig) -> Iterator[Conflict]:
     model, shape = config.model, config.shape
     if model.family != "gpt":
-        for name in ("num_heads", "num_kv_heads", "dim", "position", "rope_theta", "init_std", "norm_eps"):
+        for name in (
+            "num_heads",
+            "num_kv_heads",
+            "dim",
+            "position",
+            "rope_theta",
+            "init_std",
+            "norm_eps",
+            "bias",
+            "gelu",
+        ):
             if getattr(model, name) != getattr(ModelSection(), name):
                 yield Conflict(
                     (f"model.{name}", "model.family"),

@@ -44,6 +44,10 @@ class ModelSection:
     """gpt: standard deviation of the initial weights; output projections get it divided by sqrt(2 num_layers)."""
     norm_eps: Annotated[float, Range(above=0)] = 1e-5
     """gpt: added to the variance in LayerNorm."""
+    bias: bool = False
+    """gpt: every linear layer but the output head, and every LayerNorm, has a bias, as in GPT-2 and nanoGPT."""
+    gelu: Literal["exact", "tanh"] = "exact"
+    """gpt: the activation of the feed-forward layers; tanh is the approximation that GPT-2 was trained with."""
     attention_backend: Literal["auto", "naive", "split", "fused"] = "auto"
     """Attention of layers with live and static heads. auto: on a CPU fused, which is measured to be the fastest; on a
     GPU split, which keeps torch's attention kernel for the live heads and is not yet timed against fused. A named one

@@ -48,7 +48,7 @@ class CachedAttention(nn.Module):
         q_BTUD, k_BTKD, v_BTKD = self.attention.qkv_linear.project(x_BTC, self._weights)
         if v_BTKD is None:
             # every head is pruned
-            return torch.zeros_like(x_BTC)
+            return self.attention.without_heads(x_BTC)
         if q_BTUD is not None and k_BTKD is not None:
             q_BTUD, k_BTKD = self.attention.positioned(q_BTUD, k_BTKD, positions)
         if self._progress.is_prefill:

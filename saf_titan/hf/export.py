@@ -105,8 +105,8 @@ def _read_nanogpt(file: Path, run: RunConfig) -> dict[str, Tensor]:
             f"{file} has {sizes['n_layer']} layers of {heads} heads, and the configured model {shape.num_layers} of "
             f"{shape.num_heads} ({shape.num_kv_heads} kv heads): set model.num_layers and model.num_heads"
         )
-    if bias:
-        raise ValueError(f"{file} was trained with bias = True, and family gpt has no biases")
+    if bias != run.model.bias:
+        raise ValueError(f"{file} was trained with bias = {bias}: set model.bias = {str(bias).lower()}")
     # the prefix is that of torch.compile
     weights = {name.removeprefix("_orig_mod."): weight.float() for name, weight in weights.items()}
     return gpt_from_nanogpt(weights, run)

@@ -264,7 +264,7 @@ class SAFAttention(GQAttention):
         q_BTUD, k_BTKD, v_BTKD = self.qkv_linear(x_BLD)
         if v_BTKD is None:
             # every head is pruned
-            return torch.zeros_like(x_BLD)
+            return self.without_heads(x_BLD)
         if q_BTUD is not None and k_BTKD is not None:
             q_BTUD, k_BTKD = self.positioned(q_BTUD, k_BTKD, positions)
             if self.capture is not None:
@@ -289,5 +289,9 @@ class SAFAttention(GQAttention):
     def output(self, y_BTHD: Tensor) -> Tensor:
         """Project the heads of `output_heads` back to the residual stream: [B, T, C]."""
         if self.output_columns is not None:
-            return F.linear(y_BTHD.flatten(2), self.wo.weight.index_select(1, self.output_columns))
+            return F.linear(y_BTHD.flatten(2), self.wo.weight.index_select(1, self.output_columns), self.wo.bias)
         return self.wo(y_BTHD.flatten(2))
+
+    def without_heads(self, x_BTC: Tensor) -> Tensor:
+        """The output of a layer whose heads are all pruned: zero, or the bias of the output projection."""
+        return torch.zeros_like(x_BTC) if self.wo.bias is None else self.wo.bias.to(x_BTC.dtype).expand_as(x_BTC)

@@ -1,4 +1,4 @@
-"""The GPT feed-forward layer: two linear maps around an exact GELU."""
+"""The GPT feed-forward layer: two linear maps around a GELU."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from torchtitan.protocols.module import Module
 
 
 class GeluMLP(Module):
-    """``w2(gelu(w1(x)))`` with the erf GELU; x is [B, T, C]."""
+    """``w2(gelu(w1(x)))``; x is [B, T, C]."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(Module.Config):
         w1: Linear.Config
         w2: Linear.Config
+        approximate: str = "none"
+        """As in torch: "none" for the erf form, "tanh" for the approximation of GPT-2."""
 
     def __init__(self, config: Config):
         super().__init__()
         self.w1 = config.w1.build()
         self.w2 = config.w2.build()
+        self.approximate = config.approximate
 
     def forward(self, x_BTC: Tensor) -> Tensor:
-        return self.w2(F.gelu(self.w1(x_BTC)))
+        return self.w2(F.gelu(self.w1(x_BTC), approximate=self.approximate))

@@ -17,6 +17,9 @@ from torchtitan.models.common.attention import BaseQKVLinear
 
 from saf_titan.heads.kv_groups import UnusedHeads, unused_heads
 
+LiveRows = tuple[Tensor, Tensor | None] | None
+"""Weight and bias of the rows of a projection that are in use."""
+
 
 class SplitQKV(BaseQKVLinear):
     """Three linear maps; ``wq`` and ``wk`` compute only what live heads need.
@@ -69,19 +72,19 @@ class SplitQKV(BaseQKVLinear):
         """x [B, T, C] -> q [B, T, U, D], k and v [B, T, at most K, D]; None where nothing is left."""
         return self.project(x, self.live_weights())
 
-    def live_weights(self) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """The rows of wq, wk and wv that are in use, with their gradient; None where no row is left."""
+    def live_weights(self) -> tuple[LiveRows, LiveRows, LiveRows]:
+        """The rows of wq, wk and wv that are in use, with their biases and their gradient; None where none is left."""
         return (
-            _live_rows(self.wq.weight, self.query_rows),
-            _live_rows(self.wk.weight, self.key_rows),
-            _live_rows(self.wv.weight, self.value_rows),
+            _live_rows(self.wq, self.query_rows),
+            _live_rows(self.wk, self.key_rows),
+            _live_rows(self.wv, self.value_rows),
         )
 
     def project(
-        self, x_BTC: Tensor, weights: tuple[Tensor | None, Tensor | None, Tensor | None]
+        self, x_BTC: Tensor, weights: tuple[LiveRows, LiveRows, LiveRows]
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Queries, keys and values by the weights that `live_weights` gave."""
-        q, k, v = (None if w is None else F.linear(x_BTC, w).unflatten(-1, (-1, self.head_dim)) for w in weights)
+        q, k, v = (None if w is None else F.linear(x_BTC, *w).unflatten(-1, (-1, self.head_dim)) for w in weights)
         return q, k, v
 
     def _rows_without(self, skipped: Sequence[int], num_blocks: int) -> Tensor | None:
@@ -91,7 +94,9 @@ class SplitQKV(BaseQKVLinear):
         return self.head_rows([block for block in range(num_blocks) if block not in skipped]).to(self.wv.weight.device)
 
 
-def _live_rows(weight: Tensor, rows: Tensor | None) -> Tensor | None:
+def _live_rows(linear: Linear, rows: Tensor | None) -> LiveRows:
     if rows is None:
-        return weight
-    return weight.index_select(0, rows) if rows.numel() else None
+        return linear.weight, linear.bias
+    if not rows.numel():
+        return None
+    return linear.weight.index_select(0, rows), None if linear.bias is None else linear.bias.index_select(0, rows)

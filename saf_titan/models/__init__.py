@@ -31,6 +31,8 @@ def model_spec(model: ModelSection, shape: ModelShape, *, max_seq_len: int) -> M
         rope_theta=model.rope_theta,
         init_std=model.init_std,
         norm_eps=model.norm_eps,
+        bias=model.bias,
+        gelu=model.gelu,
         attention_backend=model.attention_backend,
     )
     return ModelSpec(

@@ -79,21 +79,28 @@ def gpt_config(
     init_std: float,
     norm_eps: float,
     attention_backend: str,
+    bias: bool = False,
+    gelu: str = "exact",
 ) -> GPT.Config:
     """The config tree of a GPT decoder.
 
     Initialisation as in the published runs: N(0, init_std), and N(0, init_std / sqrt(2 * layers)) for the two maps
     that write into the residual stream; embeddings N(0, init_std) and tied to the output head.
+    Biases, of every layer and norm but not of the output head, begin as zeros.
     """
     residual_std = init_std / (2 * shape.num_layers) ** 0.5
 
     key_width = shape.num_kv_heads * shape.head_dim
 
+    zero_bias = {"bias": nn.init.zeros_} if bias else {}
+
     def linear(in_features: int, out_features: int, std: float = init_std) -> Linear.Config:
-        return Linear.Config(in_features=in_features, out_features=out_features, param_init={"weight": normal(std)})
+        init = {"weight": normal(std)} | zero_bias
+        return Linear.Config(in_features=in_features, out_features=out_features, bias=bias, param_init=init)
 
     def norm() -> LayerNorm.Config:
-        return LayerNorm.Config(normalized_shape=shape.dim, eps=norm_eps, param_init={"weight": nn.init.ones_})
+        init = {"weight": nn.init.ones_} | zero_bias
+        return LayerNorm.Config(normalized_shape=shape.dim, eps=norm_eps, bias=bias, param_init=init)
 
     def rope() -> CosSinRoPE.Config | NoRope.Config:
         if position == "learned":
@@ -119,7 +126,9 @@ def gpt_config(
             ),
             ffn_norm=norm(),
             feed_forward=GeluMLP.Config(
-                w1=linear(shape.dim, 4 * shape.dim), w2=linear(4 * shape.dim, shape.dim, residual_std)
+                w1=linear(shape.dim, 4 * shape.dim),
+                w2=linear(4 * shape.dim, shape.dim, residual_std),
+                approximate="tanh" if gelu == "tanh" else "none",
             ),
         )
 
@@ -138,6 +147,8 @@ def gpt_config(
         pos_embeddings=positions,
         layers=[block() for _ in range(shape.num_layers)],
         norm=norm(),
-        lm_head=linear(shape.dim, shape.vocab_size),
+        lm_head=Linear.Config(
+            in_features=shape.dim, out_features=shape.vocab_size, param_init={"weight": normal(init_std)}
+        ),
         enable_weight_tying=True,
     )

@@ -58,6 +58,8 @@ def model_identity(run: RunConfig) -> str:
             "vocab_size": shape.vocab_size,
             "rope_theta": model.rope_theta,
             "norm_eps": model.norm_eps,
+            "bias": model.bias,
+            "gelu": model.gelu,
         },
         sort_keys=True,
     )

@@ -34,6 +34,8 @@ MODELS = {
     "gpt learned": (GPT + "position = 'learned'\n", "gpt2"),
     "gpt grouped": (GPT + "num_kv_heads = 2\nrope_theta = 500.0\n", "gpt_neox"),
     "gpt learned grouped": (GPT + "num_kv_heads = 1\nposition = 'learned'\n", "gpt2"),
+    "gpt learned bias": (GPT + "position = 'learned'\nbias = true\ngelu = 'tanh'\n", "gpt2"),
+    "gpt grouped bias": (GPT + "num_kv_heads = 2\nbias = true\n", "gpt_neox"),
     "llama3": ("family = 'llama3'\nflavor = 'debugmodel'\nnum_layers = 2\n", "llama"),
     "qwen3": ("family = 'qwen3'\nflavor = 'debugmodel'\nnum_layers = 2\n", "qwen3"),
 }
@@ -110,18 +112,22 @@ def write_nanogpt(path: Path, made: Made, **sizes: object) -> None:
     names = {"tok_embeddings": "transformer.wte", "pos_embeddings": "transformer.wpe", "norm": "transformer.ln_f"}
     parts = {"attention.wo": "attn.c_proj", "feed_forward.w1": "mlp.c_fc", "feed_forward.w2": "mlp.c_proj"}
     parts |= {"attention_norm": "ln_1", "ffn_norm": "ln_2"}
-    weights = {f"{theirs}.weight": ours[f"{own}.weight"] for own, theirs in names.items()}
+    has_bias = "norm.bias" in ours
+    names |= {
+        f"layers.{layer}.{own}": f"transformer.h.{layer}.{name}" for layer in range(2) for own, name in parts.items()
+    }
+    weights = {}
+    for kind in ("weight", "bias") if has_bias else ("weight",):
+        weights |= {f"{name}.{kind}": ours[f"{own}.{kind}"] for own, name in names.items() if f"{own}.{kind}" in ours}
+        for layer in range(2):
+            rows = [ours[f"layers.{layer}.attention.qkv_linear.w{part}.{kind}"] for part in "qkv"]
+            weights[f"transformer.h.{layer}.attn.c_attn.{kind}"] = torch.cat(rows)
     weights["lm_head.weight"] = weights["transformer.wte.weight"]
-    for layer in range(2):
-        own, theirs = f"layers.{layer}.", f"transformer.h.{layer}."
-        weights |= {f"{theirs}{name}.weight": ours[f"{own}{part}.weight"] for part, name in parts.items()}
-        rows = [ours[f"{own}attention.qkv_linear.w{kind}.weight"] for kind in "qkv"]
-        weights[f"{theirs}attn.c_attn.weight"] = torch.cat(rows)
     torch.save(
         {
             "model": {f"_orig_mod.{name}": weight for name, weight in weights.items()},
             "optimizer": {"state": {0: {"step": torch.tensor(3.0)}}, "param_groups": [{"lr": 1e-3}]},
-            "model_args": {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": T, "bias": False} | sizes,
+            "model_args": {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": T, "bias": has_bias} | sizes,
             "iter_num": 3,
             "best_val_loss": torch.tensor(3.0),
             "config": {"out_dir": "out"},
@@ -130,8 +136,10 @@ def write_nanogpt(path: Path, made: Made, **sizes: object) -> None:
     )
 
 
-def test_nanogpt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = Made(tmp_path, MODELS["gpt learned"][0], None)
+@pytest.mark.parametrize("bias", [False, True])
+def test_nanogpt(bias: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    section = GPT + f"position = 'learned'\nbias = {str(bias).lower()}\n"
+    made = Made(tmp_path, section, None)
     write_nanogpt(tmp_path / "ckpt.pt", made)
     words = ["--config", str(made.config), "--out", str(tmp_path / "back")]
     assert main(["import", str(tmp_path / "ckpt.pt"), *words]) == 0
@@ -139,12 +147,12 @@ def test_nanogpt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert before.keys() == after.keys()
     assert all(torch.equal(weight, after[name]) for name, weight in before.items())
 
-    write_nanogpt(tmp_path / "bias.pt", made, bias=True)
+    write_nanogpt(tmp_path / "bias.pt", made, bias=not bias)
     write_nanogpt(tmp_path / "heads.pt", made, n_head=8)
     # a class of another program would run its code
     (tmp_path / "code.pt").write_bytes(pickle.dumps({"model": print}))
     for name, message in [
-        ("bias", "bias = True"),
+        ("bias", f"bias = {not bias}: set model.bias = {str(not bias).lower()}"),
         ("heads", "2 layers of 8 heads"),
         ("code", "without unpickling code"),
         ("none", "does not exist"),

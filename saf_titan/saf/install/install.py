@@ -92,9 +92,13 @@ def zero_unused_weights(
             (qkv.wk.weight, 0, unused.k),
             (qkv.wv.weight, 0, unused.v),
             (wo.weight, 1, unused.o),
+            # the bias of wo belongs to no head
+            (qkv.wq.bias, 0, unused.q),
+            (qkv.wk.bias, 0, unused.k),
+            (qkv.wv.bias, 0, unused.v),
         )
         for weight, dim, blocks in slices:
-            if not blocks:
+            if weight is None or not blocks:
                 continue
             for tensor in (weight, *moments(weight, optimizer_state)):
                 local, mask = _local_slices(tensor, dim, qkv.head_rows(blocks))

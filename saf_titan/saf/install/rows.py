@@ -19,6 +19,8 @@ from saf_titan.heads.kv_groups import unused_heads
 from saf_titan.saf.plan.plan import StaticPlan
 
 _WEIGHT = re.compile(r"(?:^|\.)layers\.(\d+)\.attention\.(?:\w+\.)*w([qkvo])\.weight(?:\.\w+)?$")
+_BIAS = re.compile(_WEIGHT.pattern.replace("[qkvo]", "[qkv]").replace("weight", "bias"))
+"""Of the output projection no bias belongs to a head."""
 
 
 class HeadShape(NamedTuple):
@@ -76,7 +78,7 @@ class StaticRows:
 
         Returns None if all entries are in use, or if the tensor is no projection.
         """
-        match = _WEIGHT.search(name)
+        match = _WEIGHT.search(name) or _BIAS.search(name)
         if match is None or int(match[1]) not in self._unused:
             return None
         unused = getattr(self._unused[int(match[1])], match[2])
@@ -92,7 +94,7 @@ def zero_rows(tensors: Mapping[str, Tensor], rows: StaticRows) -> list[str]:
     changed = []
     for name, tensor in tensors.items():
         # the optimizer also has scalars under such names
-        if tensor.ndim == 2 and (found := rows.live(name)):
+        if tensor.ndim and (found := rows.live(name)):
             dim, live = found
             tensor.index_fill_(dim, (~live).nonzero().flatten(), 0)
             changed.append(name)
