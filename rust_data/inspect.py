@@ -23,12 +23,12 @@ _CHUNK_TOKENS = 1 << 22
 
 
 def check_shard(path: Path, expected: dict[str, Any] | None = None, digest: bool = True) -> dict[str, Any]:
-    """The header of a shard whose size, documents and ids have been checked against it.
+    """Check the size, documents and ids of a shard against its header, and return the header.
 
     Args:
         path: The shard.
-        expected: Its entry in the manifest (tokens, documents, sha256), compared too.
-        digest: Whether to compare the SHA-256 of the file.
+        expected: The entry of the shard in the manifest (tokens, documents, sha256), which the header must agree with.
+        digest: Whether to compare the SHA-256 of the file with that of the entry.
 
     Raises:
         ValueError: naming the file, what is wrong, and both values.
@@ -55,7 +55,10 @@ def check_shard(path: Path, expected: dict[str, Any] | None = None, digest: bool
 
 
 def documents_of(path: Path, count: int, max_tokens: int = 4096) -> Iterator[np.ndarray]:
-    """The first `count` documents that a shard starts or continues, each cut to `max_tokens` tokens."""
+    """Yield the ids of the first `count` documents of a shard, each cut to `max_tokens` tokens.
+
+    The first one may be the rest of a document that began in the shard before.
+    """
     header = _native.read_header(path)
     start = 0
     for _ in range(count):
@@ -72,7 +75,7 @@ def documents_of(path: Path, count: int, max_tokens: int = 4096) -> Iterator[np.
 
 
 def inspect(path: Path, num_documents: int = 2, digest: bool = True) -> None:
-    """Prints what a shard or a directory of shards holds; raises as `check_shard` does."""
+    """Check a shard or a folder of shards and print what it holds. Raises the errors of `check_shard`."""
     check_range(0, 2**31, documents=num_documents)
     if path.is_file():
         _print_shard(path, check_shard(path))

@@ -66,7 +66,7 @@ def _tokenizer_file(parts: list[Path], digest: str, out: Path) -> bytes | None:
 
 
 def check_parts(parts: list[Path]) -> list[dict[str, Any]]:
-    """The manifests of parts that can be joined in this order; ValueError as `merge` raises it."""
+    """Check that parts can be joined in this order and return their manifests. Raises the ValueErrors of `merge`."""
     manifests = [read_manifest(part) for part in parts]
     for part, manifest in zip(parts, manifests, strict=True):
         for name in _SAME:
@@ -94,7 +94,7 @@ def refuse_corpus(out: Path) -> None:
 
 
 def _check_numbers(parts: list[Path], numbers: list[tuple[int, ...]]) -> None:
-    """All parts of a job in their order, or corpora that are whole."""
+    """Raise ValueError unless `numbers` are all parts of one job in their order, or every part is a whole corpus."""
     count = max(count for _, count in numbers)
     expected = [(index, count) for index in range(count)] if count > 1 else [_WHOLE] * len(parts)
     missing = [f"{index}/{count}" for index, count in expected if (index, count) not in numbers]
@@ -106,7 +106,7 @@ def _check_numbers(parts: list[Path], numbers: list[tuple[int, ...]]) -> None:
 
 
 def merge_sources(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One entry a file; a file that several parts read has the sum of their counts."""
+    """Return one entry for each input file. If several parts read a file, its counts are added up."""
     merged: dict[tuple[str, str], dict[str, Any]] = {}
     for source in (source for manifest in manifests for source in manifest["sources"]):
         entry = merged.setdefault((source["file"], source["sha256"]), dict(source, documents=0, skipped=0))

@@ -15,7 +15,10 @@ Counters = tuple[int, int, int, int, int, int, int]
 
 
 def show(progress: Callable[[], Counters], worker: threading.Thread, stream: TextIO | None) -> None:
-    """Reports on `stream` until `worker` ends; `progress` gives the counters of `TokenizeJob.progress`."""
+    """Write progress to `stream` until `worker` ends; no output if it is None.
+
+    progress: returns the counters of `TokenizeJob.progress`.
+    """
     if stream is None:
         worker.join()
         return
@@ -34,7 +37,7 @@ def show(progress: Callable[[], Counters], worker: threading.Thread, stream: Tex
 
 
 def describe(counters: Counters, seconds: float) -> str:
-    """One line of text: share done, speed, tokens, time left."""
+    """Return one line of text with the share done, the speed, the counts so far, and the time left."""
     text_bytes, tokens, documents, skipped, shards, read, total = counters
     share = min(read / total, 1.0) if total else 0.0
     filled = round(share * _BAR_WIDTH)

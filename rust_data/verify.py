@@ -34,7 +34,7 @@ def reference(tokenizer: Tokenizer) -> Any:
 
 
 def verify(directory: Path, num_documents: int = 200, seed: int = 0) -> int:
-    """Compares sampled documents and returns how many.
+    """Tokenize sampled documents again with tiktoken, compare the ids, and return the number of documents compared.
 
     Raises:
         ValueError: at the first document that differs, naming shard and position, or if none could be compared.
@@ -64,7 +64,10 @@ def verify(directory: Path, num_documents: int = 200, seed: int = 0) -> int:
 
 
 def _compare_near(path: Path, position: int, tokenizer: Tokenizer, encoding: Any) -> int:
-    """Compares the first whole document that starts at or behind `position`; 0 if there is none near."""
+    """Compare the first whole document that starts behind `position`.
+
+    Returns 1, or 0 if no whole document lies within the window of `_WINDOW_TOKENS` tokens.
+    """
     if position >= (tokens := _native.read_header(path)["tokens"]):
         raise ValueError(f"{path}: has {tokens} tokens, fewer than its manifest says; tokenize again")
     tokens = _native.read_tokens(path, position, _WINDOW_TOKENS)

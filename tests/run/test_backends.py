@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 
 from saf_titan.config import ConfigError, load_config
 from saf_titan.ops.mixed_attention import op
+from saf_titan.run import launch
 from saf_titan.run.backends import backend_lines, require_backend
 from saf_titan.run.dry_run import describe
 from tests.layers.test_attention import T, attention, random_pattern
@@ -91,16 +90,20 @@ def test_the_dry_run_refuses_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
         describe(load_config(None, options))
 
 
-def test_the_launch_refuses_it_before_it_builds_anything(tmp_path: Path) -> None:
-    code = """
-import sys
-from saf_titan.config import load_config
-from saf_titan.run.launch import launch
-options = ["--saf.enable=true", "--saf.pattern_lr=0.1", "--model.attention_backend=fused"]
-launch(load_config(None, [*options, f"--dump_folder={sys.argv[1]}/run"]))
-"""
-    words = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)]
-    ended = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert ended.returncode == 1
-    assert '[model] attention_backend = "fused": has no gradient' in ended.stdout + ended.stderr
-    assert not list(tmp_path.glob("run/checkpoint"))
+def test_the_launch_refuses_it_before_it_builds_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Left(BaseException):
+        pass
+
+    def leave(status: int) -> None:
+        assert status == 1
+        raise Left
+
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(launch, "init_logger", lambda: None)
+    monkeypatch.setattr(launch, "leave", leave)
+    options = ["--saf.enable=true", "--saf.pattern_lr=0.1", "--model.attention_backend=fused"]
+    with pytest.raises(Left):
+        launch.launch(load_config(None, [*options, f"--dump_folder={tmp_path / 'run'}"]))
+    assert '[model] attention_backend = "fused": has no gradient' in (tmp_path / "run/error-rank0.txt").read_text()
+    assert not (tmp_path / "run/checkpoint").exists()

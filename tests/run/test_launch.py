@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from saf_titan.config import load_config
+from saf_titan.run import launch
 from saf_titan.run.launch import _write_report
 
 
@@ -41,3 +42,50 @@ for limit in (2_000, 10_000, 50_000):
     for line in lines:
         assert line.startswith(f"no space left in {tmp_path}"), line
         assert "the last complete checkpoint is intact" in line
+
+
+class _FailingTrainer:
+    """Stands for a trainer whose run a user has to mend; it writes down the order of events."""
+
+    def __init__(self, events: list[str], *, close_fails: bool) -> None:
+        self._events, self._close_fails = events, close_fails
+
+    def build(self) -> _FailingTrainer:
+        return self
+
+    def train(self) -> None:
+        self._events.append("train")
+        raise ValueError("the data end too early")
+
+    def close(self) -> None:
+        self._events.append("close")
+        if self._close_fails:
+            self._close_fails = False
+            raise RuntimeError("a thread has died")
+
+
+@pytest.mark.parametrize("close_fails", [False, True])
+def test_the_trainer_is_closed_before_the_process_leaves(
+    close_fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`leave` ends the process by os._exit, which skips `finally`: what is not closed before it stays open."""
+    events: list[str] = []
+
+    class Left(BaseException):
+        pass
+
+    def leave(status: int) -> None:
+        events.append(f"leave {status}")
+        raise Left
+
+    trainer = _FailingTrainer(events, close_fails=close_fails)
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(launch, "init_logger", lambda: None)
+    monkeypatch.setattr(launch, "initial_checkpoint", lambda run: None)
+    monkeypatch.setattr(launch, "trainer_config", lambda run, initial: trainer)
+    monkeypatch.setattr(launch, "leave", leave)
+    with pytest.raises(Left):
+        launch.launch(load_config(None, [f"--dump_folder={tmp_path / 'run'}"]))
+    assert events[:3] == ["train", "close", "leave 1"]
+    assert "the data end too early" in (tmp_path / "run/error-rank0.txt").read_text()

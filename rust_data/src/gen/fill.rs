@@ -1,14 +1,15 @@
-//! Rows generated on several threads, each into its own place.
+//! Generates rows on several threads; each thread writes its rows into their place in the output.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::threads::on_threads;
 
-/// Rows that a thread takes at a time.
+/// Number of rows that a thread takes from the queue at a time.
 const CHUNK_ROWS: usize = 256;
 
-/// Calls `work(row, a, b)` for chunks of whole rows of two arrays with rows of `widths` numbers; `row` is
-/// the first one of the chunk, counted from `first_row`.
+/// Cuts two arrays into chunks of whole rows and calls `work(row, a, b)` for each chunk, on `threads` threads.
+/// A row of the two arrays has `widths` numbers. `row` is the number of the first row of the chunk; the first
+/// row of the arrays has the number `first_row`.
 pub fn for_chunks(
     (a, b): (&mut [i32], &mut [i32]),
     widths: (usize, usize),

@@ -1,15 +1,16 @@
-//! The random numbers of one row: ChaCha8 keyed by (what is generated, seed), one stream a row.
+//! The random numbers of one row, by ChaCha8. The key is (kind of corpus, seed), and each row has a stream.
 //!
-//! A row draws 32-bit words: those of the first 4 blocks of its stream, then of 16 blocks at a time. Of
-//! blocks that are made together first words come first: that is how they lie in vector registers.
+//! A row draws 32-bit words. The first words come from 4 blocks of its stream, later ones from 16 blocks at
+//! a time. Words of blocks that are computed together are interleaved: the first word of every block, then the
+//! second word of every block, and so on, because they lie in vector registers in this order.
 
 use crate::simd::{Kernel, Simd};
 
-/// Blocks that a short row needs, and those that a long one asks for at a time.
+/// Number of blocks that a row computes first, and at each later refill. Short rows need only the first ones.
 const FIRST_BLOCKS: usize = 4;
 const MORE_BLOCKS: usize = 16;
 const BLOCK_WORDS: usize = 16;
-/// Draws below a larger bound take a whole word, so that few are rejected.
+/// Largest bound for which half a word is drawn. Larger bounds draw a whole word, so that few draws are rejected.
 const MAX_HALF_WORD_BOUND: u32 = 1 << 12;
 
 /// The generator of all rows of one corpus; `seek` moves it to a row.
@@ -18,14 +19,15 @@ pub struct RowRandom<S: Simd> {
     key: [u32; 8],
     row: u64,
     next_block: u64,
-    /// Words from `used` up to `len` are to come.
+    /// Random words; those from `used` up to `len` have not been drawn yet.
     words: [u32; MORE_BLOCKS * BLOCK_WORDS],
     used: usize,
     len: usize,
 }
 
 impl<S: Simd> RowRandom<S> {
-    /// `domain` keeps corpora of different kinds, and versions of them, apart at the same seed.
+    /// Makes the generator of a corpus. `domain` names its kind and version, so that two kinds of corpora with the
+    /// same seed draw different numbers.
     pub fn new(simd: S, domain: &[u8; 8], seed: u64) -> Self {
         let mut key = [0; 8];
         for (words, half) in key.chunks_exact_mut(2).zip([u64::from_le_bytes(*domain), seed]) {
@@ -34,7 +36,7 @@ impl<S: Simd> RowRandom<S> {
         Self { simd, key, row: 0, next_block: 0, words: [0; _], used: 0, len: 0 }
     }
 
-    /// Goes to the start of row `row`.
+    /// Moves to the start of the stream of row `row`.
     pub fn seek(&mut self, row: u64) {
         (self.row, self.next_block, self.used, self.len) = (row, 0, 0, 0);
     }
@@ -63,7 +65,8 @@ impl<S: Simd> RowRandom<S> {
         self.used = 0;
     }
 
-    /// Up to `2 * pairs` words, an even number and at least two: the next ones, as two halves of one length.
+    /// Returns the next words as two halves of equal length: at most `2 * pairs` words, at least two, always an
+    /// even number.
     #[inline(always)]
     pub fn word_pairs(&mut self, pairs: usize) -> (&[u32], &[u32]) {
         if self.len - self.used < 2 {
@@ -75,7 +78,7 @@ impl<S: Simd> RowRandom<S> {
         words.split_at(count)
     }
 
-    /// A number in `0 .. bound`, exactly uniform (Lemire's method).
+    /// Draws a number in `0 .. bound`, exactly uniform (Lemire's method).
     #[inline(always)]
     pub fn below(&mut self, bound: u32) -> u32 {
         let mut product = u64::from(self.next()) * u64::from(bound);
@@ -88,8 +91,8 @@ impl<S: Simd> RowRandom<S> {
         (product >> 32) as u32
     }
 
-    /// Numbers in `first .. first + bound`, exactly uniform: half a word each for small bounds. Draws
-    /// that Lemire's method rejects are made again, with `below`, after all others.
+    /// Fills `numbers` with draws from `first .. first + bound`, exactly uniform. Small bounds use half a word for
+    /// each number. Draws that Lemire's method rejects are repeated with `below` after all others.
     #[inline(always)]
     pub fn fill_below(&mut self, bound: u32, first: u32, numbers: &mut [i32]) {
         const REJECTED: i32 = -1;

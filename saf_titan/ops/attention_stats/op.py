@@ -45,7 +45,7 @@ def attention_stats(
         raise ValueError("attention_stats backend 'triton' takes neither a window nor a softcap; use 'auto'")
     if backend == "blocked" or (backend == "auto" and not (is_plain and _triton_can_run(q_BTHD, map_size))):
         return attention_stats_blocked(q_BTHD, k_BTKD, scale=scale, window=window, softcap=softcap, map_size=map_size)
-    # triton is there on Linux alone
+    # triton is installed on Linux only
     from saf_titan.ops.attention_stats.triton import attention_stats_triton
 
     return attention_stats_triton(q_BTHD, k_BTKD, scale=scale, map_size=map_size)

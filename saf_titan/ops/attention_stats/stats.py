@@ -15,43 +15,45 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AttentionStats:
-    """What B sequences say about the causal attention P[s, h, i, j] of H heads, in O(T) memory a head.
+    """Statistics of the causal attention P[s, h, i, j] of H heads over B sequences s, in O(T) memory a head.
 
     `Pbar` is the mean of P over sequences. All tensors are float64, on the device of the inputs.
-    A head with non-finite queries or keys has non-finite statistics; nothing is repaired.
+    Queries or keys that are not finite give statistics that are not finite: nothing is repaired.
     """
 
     num_sequences: int
     seq_len: int
     variance_H: Tensor
-    """Unbiased (n - 1) variance of a cell over sequences, mean over all T * T cells (the causal zeros
-    included, as published). In [0, 1/2]; lower means more static."""
+    """Variance of each cell over sequences (divisor B - 1), averaged over all T * T cells. The zeros above the diagonal
+    count, as in the published score. In [0, 1/2]; a lower value means a more static head."""
     kl_H: Tensor
-    """E_s mean_i KL(P_s[i] || Pbar[i]), nats a row, in [0, log B]; 0 for a head that ignores its input."""
+    """Mean over sequences s and rows i of KL(P_s[i] || Pbar[i]), in nats per row. In [0, log B]; 0 for a head whose
+    attention does not depend on its input."""
     neg_entropy_H: Tensor
-    """sum_ij Pbar log Pbar, nats (not divided by T): the constant of the fit's KL."""
+    """sum_ij Pbar log Pbar in nats, not divided by T. It is the part of the fit's KL that the fit cannot change."""
     column_mass_HT: Tensor
     """c[j] = sum_i Pbar[i, j]; sums to T."""
     diagonal_mass_HT: Tensor
-    """d[k] = sum_i Pbar[i, i - k]; sums to T. With `column_mass_HT` sufficient for the compact fit."""
+    """d[k] = sum_i Pbar[i, i - k]; sums to T. The compact fit needs nothing of Pbar but this and `column_mass_HT`."""
     entropy_H: Tensor
-    """Entropy of a row / log(number of keys it sees), mean over sequences and rows i >= 1 (row 0 sees one
-    key and has no entropy to compare). In [0, 1]; 1 is uniform attention. 0 for T = 1."""
+    """Entropy of a row divided by the log of the number of keys it sees, averaged over sequences and rows i >= 1. Row 0
+    is left out because it sees one key only. In [0, 1]; 1 means uniform attention. 0 for T = 1."""
     mean_map_HPP: Tensor
-    """Pbar pooled to P x P blocks for pictures: mean over the rows of a block of the mass in a block of keys."""
+    """Pbar pooled to P x P blocks for pictures. An entry is the attention that a row of a block of queries gives to a
+    block of keys, averaged over the rows of the block."""
 
     @property
     def causal_variance_H(self) -> Tensor:
-        """The variance averaged over the T (T + 1) / 2 causal cells alone."""
+        """Return the variance averaged over the T (T + 1) / 2 causal cells only."""
         return self.variance_H * (2 * self.seq_len / (self.seq_len + 1))
 
     @property
     def sink_mass_H(self) -> Tensor:
-        """Mean attention on the first key, in [0, 1]."""
+        """Return the mean attention on the first key, in [0, 1]."""
         return self.column_mass_HT[:, 0] / self.seq_len
 
     def recent_mass_H(self, num_keys: int = 64) -> Tensor:
-        """Mean attention on the `num_keys` most recent keys (the query's own included), in [0, 1]."""
+        """Return the mean attention on the `num_keys` most recent keys (the query's own included), in [0, 1]."""
         return self.diagonal_mass_HT[:, :num_keys].sum(1) / self.seq_len
 
 
@@ -78,17 +80,20 @@ def check_inputs(
 
 
 def log_num_keys(T: int, window: int | None, device: torch.device) -> Tensor:
-    """log of the number of keys that each of T queries sees, float64 (T,)."""
+    """Return the log of the number of keys that each of T queries sees, float64 (T,)."""
     return torch.arange(1, T + 1, dtype=torch.float64, device=device).clamp(max=window or T).log()
 
 
 def cap_scores(scores: Tensor, softcap: float | None) -> Tensor:
-    """softcap * tanh(scores / softcap); the scores themselves for None."""
+    """Return softcap * tanh(scores / softcap), or the scores unchanged if `softcap` is None."""
     return scores if softcap is None else softcap * torch.tanh(scores / softcap)
 
 
 def hidden_keys(start: int, stop: int, window: int | None, device: torch.device) -> Tensor:
-    """True (R, stop) where query i, start <= i < stop, does not see key j: it comes later or is out of the window."""
+    """Return a bool mask (R, stop): true where query i, start <= i < stop, does not see key j.
+
+    A query does not see later keys, nor keys that are farther back than the window.
+    """
     lag_RJ = torch.arange(start, stop, device=device)[:, None] - torch.arange(stop, device=device)
     return lag_RJ < 0 if window is None else (lag_RJ < 0) | (lag_RJ >= window)
 
@@ -105,7 +110,7 @@ def diagonal_sums(rows_XRJ: Tensor) -> Tensor:
 
 
 def pooling_matrix(T: int, map_size: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """0/1 matrix (T, P) that assigns each position to one of P = min(T, map_size) nearly equal blocks."""
+    """Return a 0/1 matrix (T, P) that assigns each position to one of P = min(T, map_size) nearly equal blocks."""
     P = min(T, map_size)
     block_T = torch.arange(T, device=device) * P // T
     return torch.nn.functional.one_hot(block_T, P).to(dtype)
