@@ -168,8 +168,8 @@ def measure(
     return Measured(
         checkpoint=str(checkpoint),
         setting=(
-            f"{run.model.family} {run.model.flavor}, {size} x {run.training.seq_len:,} tokens a batch, {compute_precision(run)} on "
-            f"{device.type}"
+            f"{run.model.family} {run.model.flavor}, {size} x {run.training.seq_len:,} tokens a batch, "
+            f"{compute_precision(run)} on {device.type}"
         ),
         step=step,
         steps_left=max(0, run.training.steps - step),
