@@ -27,6 +27,10 @@ def generated_data_conflicts(config: RunConfig) -> Iterator[Conflict]:
         return
     if data.verify:
         yield Conflict(("data.verify", "data.kind"), "is for files; generated sequences have none")
+    if config.saf.enable and config.saf.calibration_split == "train":
+        yield Conflict(
+            ("saf.calibration_split", "data.kind"), "is for token files; generated calibration sequences are new ones"
+        )
     for name in ("tensor", "pipeline", "context"):
         if getattr(config.parallelism, f"{name}_parallel_degree") > 1:
             yield Conflict(

@@ -143,10 +143,13 @@ class SafSection(PlanSettings, FreezeTiming):
     all calibration batches of a rank but the last, judged on that, so it needs two sequences beside it. For freezing
     without further training: training makes up for it by itself."""
     calibration_sequences: Annotated[int, Range(low=2)] = 32
-    """Held-out sequences that the statistics are taken from. On ranks that do not divide the number, the next multiple
+    """Sequences that the statistics are taken from. On ranks that do not divide the number, the next multiple
     of the number of ranks is taken."""
     calibration_batch_size: Annotated[int, NOT_NEGATIVE] = 0
     """Sequences a rank calibrates at once. 0: training.local_batch_size."""
+    calibration_split: Literal["validation", "train"] = "validation"
+    """validation: the sequences are windows of the first half of the held-out tokens. train: windows of the training
+    tokens, as published; the order of training is not touched."""
     calibration_seed: Annotated[int, NOT_NEGATIVE] = 1337
     """Seed of the choice of calibration sequences."""
     keep_checkpoint: bool = False

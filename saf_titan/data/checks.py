@@ -27,7 +27,7 @@ def inspect_data(run: RunConfig, world_size: int) -> tuple[list[str], list[Probl
     problems = _vocabulary_problems(run, corpus)
     splits: list[tuple[Split, bool]] = [
         ("train", True),
-        ("calibration", run.saf.enable),
+        ("calibration", run.saf.enable and run.saf.calibration_split == "validation"),
         ("validation", run.validator.enable),
     ]
     windows = {split: _num_windows(run, corpus, split, problems) for split, needed in splits if needed}
@@ -35,9 +35,10 @@ def inspect_data(run: RunConfig, world_size: int) -> tuple[list[str], list[Probl
         problems.append(
             Problem("", "data.verify", "true", f"{path} has no manifest.json with digests to compare; set it to false")
         )
-    if run.saf.enable and windows["calibration"]:
+    calibrated_on: Split = "calibration" if run.saf.calibration_split == "validation" else "train"
+    if run.saf.enable and windows[calibrated_on]:
         wanted = calibration_sequences(run, data_parallel_size(run, world_size))
-        problems += lacking_calibration(run, wanted, windows["calibration"])
+        problems += lacking_calibration(run, wanted, windows[calibrated_on])
     return _lines(run, world_size, corpus, windows), problems
 
 
@@ -66,9 +67,12 @@ def lacking_calibration(run: RunConfig, wanted: int, num_windows: int) -> list[P
         return []
     asked = run.saf.calibration_sequences
     raised = "" if wanted == asked else f"becomes {wanted} on this number of ranks, but "
+    place, remedy = "calibration half of the held-out tokens", "tokenize with more --val-tokens"
+    if run.saf.calibration_split == "train":
+        place, remedy = "training split", "take more data"
     message = (
-        f"{raised}the calibration half of the held-out tokens in {run.data.path} has {num_windows} windows of "
-        f"{run.training.seq_len} tokens; lower it, or tokenize with more --val-tokens"
+        f"{raised}the {place} in {run.data.path} has {num_windows} windows of {run.training.seq_len} tokens; "
+        f"lower it, or {remedy}"
     )
     return [Problem("", "saf.calibration_sequences", str(asked), message)]
 

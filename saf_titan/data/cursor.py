@@ -33,8 +33,8 @@ class CursorLoader(BaseDataLoader):
         batches_per_step: int = 1
         """Of a loader that stops: batches that are used together, as in a pipeline; it stops after whole steps."""
 
-        def for_calibration(self, seed: int) -> Self:
-            """The held-out sequences of a calibration, in an order of their own."""
+        def for_calibration(self, seed: int, *, held_out: bool = True) -> Self:
+            """The sequences of a calibration, in an order of their own; by default out of what training never sees."""
             raise NotImplementedError
 
     num_windows: int

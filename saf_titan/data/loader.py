@@ -44,8 +44,8 @@ class ShardLoader(CursorLoader):
         vocab_size: int = 0
         """Rows of the model's embedding, which must cover the corpus. 0: not checked."""
 
-        def for_calibration(self, seed: int) -> Self:
-            return replace(self, split="calibration", seed=seed, shuffle=True, verify=False)
+        def for_calibration(self, seed: int, *, held_out: bool = True) -> Self:
+            return replace(self, split="calibration" if held_out else "train", seed=seed, shuffle=True, verify=False)
 
     def __init__(self, config: Config, *, dp_world_size: int, dp_rank: int, seq_len: int, **shares: Any) -> None:
         super().__init__(config, dp_world_size=dp_world_size, dp_rank=dp_rank, seq_len=seq_len, **shares)

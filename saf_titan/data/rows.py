@@ -37,7 +37,8 @@ class RowLoader(CursorLoader):
         vocab_size: int = 0
         """Rows of the model's embedding, which must cover the ids. 0: not checked."""
 
-        def for_calibration(self, seed: int) -> Self:
+        def for_calibration(self, seed: int, *, held_out: bool = True) -> Self:
+            assert held_out, "the configuration refuses it"
             return replace(self, seed=_CALIBRATION_SEEDS + seed)
 
     def __init__(self, config: Config, **shares: Any) -> None:

@@ -29,14 +29,21 @@ class CalibrationData(Generic[Batch]):
 
 
 def held_out_loader(
-    corpus: CursorLoader.Config, run: RunConfig, *, sequences: int, world_size: int = 1, rank: int = 0
+    corpus: CursorLoader.Config,
+    run: RunConfig,
+    *,
+    sequences: int,
+    world_size: int = 1,
+    rank: int = 0,
+    held_out: bool = True,
 ) -> CursorLoader:
     """Return a loader of held-out windows whose first batch is this rank's share of ``sequences``.
 
+    held_out: false for windows of the training split, of which the loader of training then takes no notice.
     ``world_size`` must divide them. Whether there are so many is for the caller to check: ``num_windows``.
     """
     assert sequences % world_size == 0
-    return corpus.for_calibration(run.saf.calibration_seed).build(
+    return corpus.for_calibration(run.saf.calibration_seed, held_out=held_out).build(
         dp_world_size=world_size,
         dp_rank=rank,
         seq_len=run.training.seq_len,
@@ -52,14 +59,15 @@ def window_positions(loader: CursorLoader, run: RunConfig, sequences: int) -> tu
 def calibration_loader(
     corpus: CursorLoader.Config, run: RunConfig, *, world_size: int = 1, rank: int = 0
 ) -> CursorLoader:
-    """Return a loader of held-out windows of ``corpus`` whose first batch is this rank's share of the sequences.
+    """Return a loader of ``saf.calibration_split`` whose first batch is this rank's share of the sequences.
 
     On ranks that do not divide saf.calibration_sequences there are more of them: the next multiple of ``world_size``.
 
     Raises ConfigError if there are too few windows.
     """
     wanted = calibration_sequences(run, world_size)
-    loader = held_out_loader(corpus, run, sequences=wanted, world_size=world_size, rank=rank)
+    held_out = run.saf.calibration_split == "validation"
+    loader = held_out_loader(corpus, run, sequences=wanted, world_size=world_size, rank=rank, held_out=held_out)
     problems = lacking_calibration(run, wanted, loader.num_windows)
     if problems:
         raise ConfigError(problems)
@@ -86,5 +94,5 @@ def read_calibration_data(loader: CursorLoader, run: RunConfig, *, world_size: i
         batches=[({"input": x_BT}, y_BT) for x_BT, y_BT in zip(tokens, targets, strict=True)],
         positions=window_positions(loader, run, calibration_sequences(run, world_size)),
         seed=saf.calibration_seed,
-        source=run.data_source,
+        source=run.data_source + (" (training split)" if saf.calibration_split == "train" else ""),
     )

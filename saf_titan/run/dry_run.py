@@ -113,7 +113,7 @@ def _freeze_lines(run: RunConfig, world_size: int) -> list[str]:
     lines = [
         f"{when}: {count} of {num_heads} heads become static (rate {run.saf.rate:g}, selector "
         f"{run.saf.selector}, content {run.saf.content})",
-        f"calibrated on {sequences} held-out sequences",
+        f"calibrated on {sequences} {'training' if run.saf.calibration_split == 'train' else 'held-out'} sequences",
     ]
     rounding = rounding_line(run, ranks)
     if rounding is not None:

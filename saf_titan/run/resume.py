@@ -99,6 +99,8 @@ def _require_fitting_plan(plan: StaticPlan, run: RunConfig, checkpoint: Path) ->
     fitted = f"the static heads of {checkpoint} are fitted to sequences of {plan.T_fit} tokens"
     if seq_len > plan.T_fit:
         raise ValueError(f"training.seq_len = {seq_len}, but {fitted}; lower it to that or less")
+    if run.max_seq_len > plan.T_fit:
+        raise ValueError(f"validator.lengths has {run.max_seq_len}, but {fitted}; leave longer ones out")
     wanted = head_count(run.shape.total_heads, saf.rate, saf.rounding)
     asks_for_more = saf.enable and saf.rate > plan.rate and wanted > len(plan.heads)
     if asks_for_more and saf.content != plan.content:

@@ -53,3 +53,16 @@ def test_class_tokens_are_learnt(tmp_path: Path) -> None:
     assert first["accuracy"] < 0.9
     assert last["accuracy"] > 0.95
     assert last["accuracy"] == last["example_accuracy"] == last["all_right"]
+
+
+def test_lengths_beyond_the_patterns_of_a_checkpoint_are_refused(tmp_path: Path) -> None:
+    parent = train(tmp_path / "parent", *MQAR, ranks=1)
+    branch = (
+        *("--checkpoint.initial_load_path", str(parent.folder / "checkpoint" / "step-8")),
+        *("--checkpoint.initial_load_model_only", "true", "--saf.enable", "false", "--training.steps", "2"),
+        *("--validator.freq", "2"),
+    )
+    longer = train(tmp_path / "longer", *MQAR, *branch, "--validator.lengths", "[24]", ranks=1, status=1)
+    assert "validator.lengths has 24, but the static heads of" in longer.output
+    # a live parent knows no limit
+    assert train(tmp_path / "live", *MQAR, "--saf.enable", "false", "--validator.lengths", "[24]", ranks=1).status == 0

@@ -43,3 +43,22 @@ def test_ranks_share_the_sequences_and_the_record_has_all_of_them(run: RunConfig
 def test_too_few_windows_are_told_with_the_number_that_is_needed(run: RunConfig) -> None:
     with pytest.raises(ConfigError, match=r"calibration_sequences = 7: becomes 21 on .* has 20 windows of 8 tokens"):
         calibration_loader(ShardLoader.Config(path=run.data.path), run, world_size=21)
+
+
+def test_windows_of_the_training_split_leave_the_loader_of_training_alone(tmp_path: Path) -> None:
+    write_corpus(tmp_path, train=range(40 * T + 1), val=range(500, 500 + T + 1), vocab_size=1000, eot=999)
+    words = [f"--data.path={tmp_path}", f"--training.seq_len={T}", "--saf.calibration_split=train"]
+    run = load_config(None, [*words, "--saf.calibration_sequences=6"])
+    corpus = ShardLoader.Config(path=run.data.path)
+    training = corpus.build(dp_world_size=1, dp_rank=0, seq_len=T, local_batch_size=2)
+    data = read_calibration_data(calibration_loader(corpus, run), run)
+    starts = [int(row[0]) for inputs, _ in data.batches for row in inputs["input"]]
+    assert starts == list(data.positions)
+    assert len(set(starts)) == 6
+    assert max(starts) < 40 * T
+    assert data.source.endswith("(training split)")
+    assert training.tokens_given == 0
+    # 41 of them are not there
+    many = load_config(None, [*words, "--saf.calibration_sequences=41"])
+    with pytest.raises(ConfigError, match=r"the training split in .* has 40 windows of 8 tokens"):
+        calibration_loader(corpus, many)
