@@ -61,7 +61,15 @@ def _describe(run: RunConfig, world_size: int) -> int:
     from saf_titan.run.dry_run import describe
 
     lines, problems = inspect_data(run, world_size)
-    print(describe(run, world_size, data_lines=lines or ["cannot be read: see the error below"]))
+    try:
+        text = describe(run, world_size, data_lines=lines or ["cannot be read: see the error below"])
+    except ConfigError:
+        raise
+    except ValueError as error:
+        # of the model, which the configuration alone does not show
+        print(f"error: {error}", file=sys.stderr)
+        return USER_ERROR
+    print(text)
     if problems:
         raise ConfigError(problems)
     return 0

@@ -50,3 +50,10 @@ def test_a_number_of_ranks_that_is_none(
     monkeypatch.setenv("WORLD_SIZE", "many")
     assert main([f"--config={ROOT / 'configs' / 'debug_cpu.toml'}", "--dry-run"]) == 2
     assert "WORLD_SIZE" in capsys.readouterr().err
+
+
+def test_a_mistake_that_only_the_model_shows_is_one_line_in_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"--config={ROOT / 'configs' / 'debug_cpu.toml'}", "--circuits.group", "nothing:factor=2", "--dry-run"]
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: circuits.group: nothing matches no parameter of the model: give one of qk, ov, mlp")

@@ -67,7 +67,9 @@ def parameter_groups(
     for circuit in (QK, OV, OTHER, NO_DECAY):
         groups.setdefault((circuit, circuit != NO_DECAY), (None, []))
     used = set()
+    example = ""
     for name, parameter in parameters:
+        example = example or name
         rule_here = _rule_of(name, rules)
         if rule_here is None:
             circuit = _circuit(name, parameter)
@@ -77,7 +79,10 @@ def parameter_groups(
         decays = parameter.ndim >= 2
         groups[rule_here.name if decays else f"{rule_here.name}/no_decay", decays][1].append((name, parameter))
     if missed := [rule.name for rule in rules if rule.name not in used]:
-        raise ValueError(f"circuits.group: {', '.join(missed)} matches no parameter of the model")
+        raise ValueError(
+            f"circuits.group: {', '.join(missed)} matches no parameter of the model: give one of {', '.join(CIRCUITS)}, "
+            f"or a pattern that is found in a name such as {example!r}"
+        )
     return [
         ParameterGroup(
             name=name,
