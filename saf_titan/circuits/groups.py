@@ -80,8 +80,8 @@ def parameter_groups(
         groups[rule_here.name if decays else f"{rule_here.name}/no_decay", decays][1].append((name, parameter))
     if missed := [rule.name for rule in rules if rule.name not in used]:
         raise ValueError(
-            f"circuits.group: {', '.join(missed)} matches no parameter of the model: give one of {', '.join(CIRCUITS)}, "
-            f"or a pattern that is found in a name such as {example!r}"
+            f"circuits.group: {', '.join(missed)} matches no parameter of the model: give one of "
+            f"{', '.join(CIRCUITS)}, or a pattern that is found in a name such as {example!r}"
         )
     return [
         ParameterGroup(
