@@ -1,4 +1,4 @@
-//! Byte streams out of plain, gzip and zstd files, with the count of compressed bytes read.
+//! Byte streams of plain, gzip and zstd files. They count the bytes that are read from the file, before decompression.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Counts what is read through it.
+/// Counts the bytes that are read through it.
 struct Counted {
     file: File,
     count: Arc<AtomicU64>,
@@ -26,9 +26,9 @@ impl Read for Counted {
     }
 }
 
-/// The members of a gzip file one after the other. Zeros behind a member are padding, as the `gzip` tool takes them.
+/// Reads the members of a gzip file one after the other. Zeros behind a member are padding, as for the `gzip` tool.
 struct Members<R> {
-    /// None while the next member is looked for, and at the end.
+    /// `None` between two members, and at the end.
     member: Option<GzDecoder<R>>,
 }
 
@@ -51,7 +51,7 @@ impl<R: BufRead> Read for Members<R> {
     }
 }
 
-/// The member behind the padding, if there is one.
+/// Returns the member behind the padding, if there is one.
 fn next_member<R: BufRead>(mut raw: R) -> std::io::Result<Option<GzDecoder<R>>> {
     loop {
         let bytes = raw.fill_buf()?;

@@ -1,4 +1,4 @@
-//! Which files the given inputs mean, and in which order.
+//! Finds the files that the given inputs mean, and their order.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ pub struct Found {
     pub passed_over: Vec<PassedOver>,
 }
 
-/// A name inside a folder or glob that is no input.
+/// A name inside a folder or glob that was passed over.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub struct PassedOver {
     pub path: PathBuf,
@@ -30,7 +30,7 @@ const DANGLING: &str = "a link to nothing";
 /// Files, folders (searched to the bottom) and globs, in the order given; sorted inside a folder or glob. Names
 /// that begin with `.` or `_` are passed over unless they are given, as other readers of such folders do.
 ///
-/// What cannot be read is an error, or listed in `unreadable` if `skip`.
+/// A file or folder that cannot be read is an error, or is listed in `unreadable` if `skip`.
 pub fn find(inputs: &[PathBuf], skip: bool) -> Result<Found> {
     let mut search = Search { skip, ..Search::default() };
     for input in inputs {
@@ -118,7 +118,8 @@ impl Search {
         self.passed_over.push(PassedOver { path: path.to_owned(), reason });
     }
 
-    /// Paths and kinds of what a folder holds, sorted. What cannot be told is not among it.
+    /// Returns the paths and kinds of the entries of a folder, sorted. Entries whose kind cannot be read are left out
+    /// and reported.
     fn entries(&mut self, folder: &Path) -> Result<Vec<(PathBuf, Kind)>> {
         let read = || std::fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>();
         let entries = match read() {
@@ -130,7 +131,7 @@ impl Search {
         };
         let mut found = Vec::new();
         for entry in entries {
-            // an empty folder stands for the current one in a relative pattern
+            // an empty path stands for the current folder in a relative pattern
             let path = folder.join(entry.file_name());
             let mut kind = entry.file_type();
             if kind.as_ref().is_ok_and(std::fs::FileType::is_symlink) {
@@ -150,8 +151,8 @@ impl Search {
         Ok(found)
     }
 
-    /// Adds the inputs in and below a folder. `above` are the folders that hold this one: a link back to one of
-    /// them leads nowhere new.
+    /// Adds the inputs in and below a folder. `above` are the folders that contain this one; a link back to one of them
+    /// is not followed, because it would never end.
     fn walk(&mut self, folder: &Path, above: &mut Vec<PathBuf>) -> Result<()> {
         let place = match std::fs::canonicalize(folder) {
             Ok(place) => place,
@@ -174,8 +175,8 @@ impl Search {
         Ok(())
     }
 
-    /// Adds the files that `folder` followed by the rest of a pattern means. The `glob` crate matches the names;
-    /// it does not walk, because its walk drops names that are not UTF-8 and folders that cannot be read.
+    /// Adds the files in `folder` that match the rest of a pattern. The `glob` crate matches the names but does not
+    /// walk the folders, because its walk silently drops names that are not UTF-8 and folders that cannot be read.
     fn expand(&mut self, folder: PathBuf, pattern: &[Component]) -> Result<()> {
         let Some((first, rest)) = pattern.split_first() else {
             match std::fs::metadata(&folder) {
@@ -227,7 +228,7 @@ impl Search {
         }
         above.push(place);
         self.expand(folder.clone(), rest)?;
-        // what cannot be read here has been reported by `expand`
+        // `expand` has reported the folders that cannot be read
         let known = self.unreadable.len();
         let entries = self.entries(&here)?;
         self.unreadable.truncate(known);

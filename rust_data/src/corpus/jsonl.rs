@@ -13,9 +13,10 @@ use super::{push_pieces, Batch, Fill, Rows, BYTE_ORDER_MARK};
 use crate::error::{Error, Result};
 use crate::text::utf8::from_utf8;
 
-/// A longer line than this is read only by the reader that the writer waits for.
+/// A line longer than this is read only when the writer needs it next.
 const LONG_LINE_BYTES: u64 = 4 << 20;
-/// A line is read in steps of this size or a quarter of what there is, so that its buffer is never far too large.
+/// A line is read in steps of this size, or of a quarter of its length so far, so that its buffer is not much too
+/// large.
 const STEP_BYTES: usize = 256 << 10;
 
 pub struct JsonLines {
@@ -24,7 +25,7 @@ pub struct JsonLines {
     column: String,
     max_line_bytes: u64,
     line: Vec<u8>,
-    /// Whether `line` is the beginning of a long line that has to wait.
+    /// Whether `line` holds the beginning of a long line, which waits until the writer needs it next.
     unfinished: bool,
     row: u64,
     /// Rest of a long row that did not fit into the last batch.
@@ -40,13 +41,13 @@ struct Pending {
 
 enum Line {
     Whole,
-    /// Too long to be read before the writer waits for it.
+    /// The line is too long to be read before the writer needs it next.
     Later,
     End,
 }
 
 impl JsonLines {
-    /// Opens the file behind its first `skip` lines.
+    /// Opens the file and passes over its first `skip` lines.
     pub fn open(source: &Source, codec: Codec, column: &str, max_line_bytes: u64, skip: u64) -> Result<Self> {
         let stream = Stream::open(source, codec)?;
         let mut rows = Self {
@@ -65,7 +66,7 @@ impl JsonLines {
         Ok(rows)
     }
 
-    /// Reads the next line into `self.line`, at most one byte more than allowed.
+    /// Reads the next line into `self.line`, but at most one byte more than the longest line that is accepted.
     fn next_line(&mut self, first: bool) -> Result<Line> {
         if !self.unfinished {
             self.line.clear();
@@ -101,7 +102,7 @@ impl JsonLines {
         Ok(Line::Whole)
     }
 
-    /// Passes over the rest of a line; false if there is none.
+    /// Passes over the rest of a line. Returns false at the end of the file.
     fn discard_line(&mut self) -> Result<bool> {
         let mut any = false;
         loop {
@@ -118,7 +119,7 @@ impl JsonLines {
         }
     }
 
-    /// The text of the current line, or why it has none.
+    /// Returns the text of the current line, or the reason why it has none.
     fn text(&self) -> std::result::Result<Cow<'_, str>, String> {
         if self.line.len() as u64 > self.max_line_bytes {
             return Err(format!("line longer than {} MiB, the most that --memory allows", self.max_line_bytes >> 20));
@@ -127,13 +128,13 @@ impl JsonLines {
             from_utf8(self.line.trim_ascii_end()).map_err(|e| format!("invalid UTF-8 at byte {}", e.valid_up_to()))?;
         let text = match text_of(line, &self.column) {
             Err(error) => match finite(line) {
-                // a line of Python's own writer
+                // Python's own writer puts such words into JSON
                 Some(line) => text_of(&line, &self.column).map(|text| text.map(|text| Cow::Owned(text.into_owned()))),
                 None => Err(error),
             },
             text => text,
         };
-        // the parser sees one line alone
+        // the parser sees a single line, so its line numbers mean nothing
         let describe =
             |error: serde_json::Error| format!("bad JSON: {error}").replace(" at line 1 column", " at column");
         match text.map_err(describe)? {
@@ -142,7 +143,7 @@ impl JsonLines {
         }
     }
 
-    /// Puts the text of the current line into the batch. The rest of a long one is kept without a copy.
+    /// Puts the text of the current line into the batch. The rest of a long text is kept without copying it.
     fn push_line(&mut self, batch: &mut Batch, row: u64) {
         let (rest, text) = match self.text() {
             Ok(text) => match (push_pieces(batch, row, &text).map(str::len), text) {
@@ -164,7 +165,7 @@ impl JsonLines {
     }
 }
 
-/// The string in the field `column` of a line, as bytes.
+/// Returns the string in the field `column` of a line, as bytes.
 fn text_of<'a>(line: &'a str, column: &str) -> serde_json::Result<Option<Cow<'a, [u8]>>> {
     let mut deserializer = serde_json::Deserializer::from_str(line);
     let text = Field(column).deserialize(&mut deserializer)?;
@@ -172,8 +173,8 @@ fn text_of<'a>(line: &'a str, column: &str) -> serde_json::Result<Option<Cow<'a,
     Ok(text)
 }
 
-/// The line with `null` for each `NaN`, `Infinity` and `-Infinity` outside of strings, which Python's writer puts
-/// there although JSON has no such numbers; none if there is no such word.
+/// Returns the line with `null` in place of each `NaN`, `Infinity` and `-Infinity` outside of strings, or `None` if
+/// there is none. Python's writer writes these words, although JSON does not have them.
 fn finite(line: &str) -> Option<String> {
     let mut out = String::new();
     let (mut from, mut at, mut in_string) = (0, 0, false);
@@ -262,7 +263,7 @@ impl<'de> Visitor<'de> for Field<'_> {
     }
 }
 
-/// A string as bytes, so that escaped lone surrogates come through; null is none.
+/// A string as bytes, because escaped lone surrogates are not valid UTF-8. `null` gives `None`.
 struct TextBytes;
 
 impl<'de> DeserializeSeed<'de> for TextBytes {
@@ -295,7 +296,7 @@ impl<'de> Visitor<'de> for TextBytes {
     }
 }
 
-/// Lone surrogates, three bytes each, become U+FFFD; nothing else in `bytes` can be invalid.
+/// Replaces lone surrogates, three bytes each, by U+FFFD. Nothing else in `bytes` can be invalid.
 fn replace_surrogates(bytes: Cow<'_, [u8]>) -> Cow<'_, str> {
     match bytes {
         Cow::Borrowed(bytes) => match std::str::from_utf8(bytes) {

@@ -1,4 +1,4 @@
-//! Documents out of files: parquet, JSON lines and plain text, read as a stream of batches.
+//! Reads documents from parquet, JSON lines and plain text files, as a stream of batches.
 
 mod codec;
 pub mod find;
@@ -11,13 +11,14 @@ pub mod units;
 use crate::error::Result;
 use crate::text::classes::{class_of, Class};
 
-/// Text read at a time: enough to amortise a hand-over between threads, small enough for the L2 cache.
+/// Bytes of text in a batch: enough that handing it to another thread costs little, and few enough for the L2 cache.
 pub const BATCH_BYTES: usize = 1 << 20;
 const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
-/// A document is read in pieces cut at word borders; text without a border for longer than this is refused.
+/// A document is read in pieces that are cut at word borders. A text without a border for more bytes than this is
+/// refused.
 pub const MAX_PIECE_BYTES: usize = 8 << 20;
 
-/// Why a longer document is refused if it cannot be cut.
+/// The reason for refusing a longer document where it may not be cut.
 const TOO_LONG: &str =
     "the document has more than 8 MiB, and this tokenizer's pre-tokenizer or added tokens do not allow \
                         to cut it at word borders; split it into shorter documents";
@@ -28,7 +29,7 @@ pub struct Batch {
     pub text: String,
     pub rows: Vec<RowText>,
     pub rejected: Vec<Rejected>,
-    /// Put documents into the batch whole: the tokenizer may have a pretoken across any place of a text.
+    /// Documents are put into the batch whole, because a pretoken of the tokenizer may lie across any place of a text.
     pub whole_documents: bool,
 }
 
@@ -66,12 +67,12 @@ impl Batch {
     }
 }
 
-/// What a reader has left after it has filled a batch.
+/// What is left of a unit after a batch has been filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// More rows may follow.
     More,
-    /// The next line is long: read on only with `first`.
+    /// The next line is long: reading goes on only with `first`.
     Later,
     /// The unit has no more rows.
     End,
@@ -79,15 +80,15 @@ pub enum Fill {
 
 /// A reader of one unit of work.
 pub trait Rows: Send {
-    /// Reads on until the batch is full. `first` says that the writer waits for this very batch; only then may
-    /// a reader hold a long line in memory.
+    /// Reads until the batch is full. `first` says that the writer needs this batch next; only then may a reader hold a
+    /// long line in memory.
     fn fill(&mut self, batch: &mut Batch, first: bool) -> Result<Fill>;
 
     /// Share of the unit's weight that has been read, in the unit's own measure.
     fn progress(&self) -> u64;
 }
 
-/// Appends `text` in pieces of about a batch; gives back what is left when the batch is full.
+/// Appends `text` in pieces of about a batch. Returns the rest of the text if the batch is full.
 ///
 /// `text` must be the rest of the row; the row is rejected if it has no word border for too long.
 fn push_pieces<'a>(batch: &mut Batch, row: u64, mut text: &'a str) -> Option<&'a str> {
@@ -114,11 +115,11 @@ fn push_pieces<'a>(batch: &mut Batch, row: u64, mut text: &'a str) -> Option<&'a
     None
 }
 
-/// A place near `target` where every known pattern starts a pretoken whatever comes later: a space
-/// between two characters that are none, a newline behind a letter or number, a mark between letters.
+/// Returns a place near `target` where every known pattern starts a pretoken whatever text follows: at a space between
+/// two characters that are not spaces, at a newline behind a letter or number, or at a mark between letters.
 fn word_border(text: &[u8], target: usize) -> Option<usize> {
     let is_border = |at: usize| {
-        // most bytes are none of these, in any script
+        // in any script most bytes are none of these
         if !matches!(text[at], b' ' | b'\n' | b',' | b'.' | b';' | b':' | 0xE3 | 0xEF) {
             return false;
         }
@@ -140,7 +141,7 @@ fn word_border(text: &[u8], target: usize) -> Option<usize> {
     (1..target.min(end)).rev().find(|&at| is_border(at)).or_else(|| (target..end).find(|&at| is_border(at)))
 }
 
-/// The first character, if there is a whole one.
+/// Returns the first character, if it is complete.
 fn first_char(text: &[u8]) -> Option<char> {
     let len = match text.first()? {
         0..=0x7F => 1,

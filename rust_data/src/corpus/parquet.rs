@@ -1,4 +1,4 @@
-//! One row group of a parquet file, page by page, the text column only.
+//! Reads the text column of one row group of a parquet file, page by page.
 
 use std::fs::File;
 use std::path::Path;
@@ -17,11 +17,11 @@ use super::{push_pieces, Batch, Fill, Rows, BATCH_BYTES};
 use crate::error::{Error, Result};
 use crate::text::utf8::from_utf8;
 
-/// Rows taken from the column reader at a time; a batch holds some hundreds.
+/// Number of rows that are taken from the column reader at a time. A batch holds some hundreds.
 const ROWS_AT_ONCE: usize = 64;
 const IS_NULL: &str = "text is null";
 
-/// The footer of a file, and where the text is.
+/// The footer of a file, and the column of the text.
 pub struct Footer {
     metadata: ParquetMetaData,
     column: usize,
@@ -51,7 +51,7 @@ impl Footer {
         }
     }
 
-    /// Whether the column has a type without values, as writers give it to a column that holds nulls only.
+    /// Whether the column has the type that writers give to a column of nulls only.
     pub fn is_null(&self) -> bool {
         is_null(&self.metadata.file_metadata().schema_descr().column(self.column))
     }
@@ -74,7 +74,7 @@ fn is_null(leaf: &ColumnDescPtr) -> bool {
 }
 
 fn broken(path: &Path, error: &ParquetError) -> Error {
-    // the library's words for a codec that this build leaves out
+    // the error of the library for a codec that is not built in
     if let Some((_, codec)) = error.to_string().split_once("Disabled feature at compile time: ") {
         return Error::value(format!(
             "{}: {codec} is not supported; write it with snappy, zstd or gzip",
@@ -112,7 +112,7 @@ pub struct RowGroup {
     end_row: u64,
     values: Vec<ByteArray>,
     levels: Vec<i16>,
-    /// Which of `values` and `levels` come next, and the rest of a long row.
+    /// The next of `values` and `levels`, and the rest of a long row.
     next_value: usize,
     next_level: usize,
     pending: Option<(u64, ByteArray)>,
@@ -120,7 +120,7 @@ pub struct RowGroup {
 }
 
 impl RowGroup {
-    /// Opens a row group whose first row is `first_row`, behind its first `skip` rows.
+    /// Opens a row group whose first row is row `first_row` of the file, and passes over its first `skip` rows.
     pub fn open(source: &Source, footer: &Footer, row_group: usize, first_row: u64, skip: u64) -> Result<Self> {
         let path = source.path.clone();
         let file = Arc::new(File::open(&path).map_err(Error::io(&path))?);
@@ -147,7 +147,7 @@ impl RowGroup {
         })
     }
 
-    /// Fetches some rows; an error names the rows that cannot be read.
+    /// Reads the next rows. An error names the rows that cannot be read.
     fn fetch(&mut self) -> Result<()> {
         self.values.clear();
         self.levels.clear();
@@ -178,7 +178,7 @@ impl Rows for RowGroup {
             }
             if self.next_level == self.levels.len() {
                 if let Err(error) = self.fetch() {
-                    // what was read before the damage is kept; the rest of the group is lost
+                    // rows before the damage are kept; the rest of the group is lost
                     batch.rejected.extend(
                         (self.next_row..self.end_row).map(|row| super::Rejected { row, reason: error.to_string() }),
                     );

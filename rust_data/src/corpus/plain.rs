@@ -11,7 +11,7 @@ use crate::text::utf8::from_utf8;
 pub struct PlainText {
     stream: Stream,
     path: std::path::PathBuf,
-    /// Bytes read that have no place in a batch yet.
+    /// Bytes that were read and are in no batch yet.
     rest: Vec<u8>,
     /// Position in the file's text of the first byte of `rest`.
     offset: u64,
@@ -22,7 +22,7 @@ impl PlainText {
         Ok(Self { stream: Stream::open(source, codec)?, path: source.path.clone(), rest: Vec::new(), offset: 0 })
     }
 
-    /// Reads until `rest` holds more than `target` bytes; true at the end of the file.
+    /// Reads until `rest` holds more than `target` bytes. Returns true at the end of the file.
     fn read_to(&mut self, target: usize) -> Result<bool> {
         let missing = (target + 1).saturating_sub(self.rest.len()) as u64;
         let mut reader = (&mut self.stream.reader).take(missing);
@@ -30,11 +30,11 @@ impl PlainText {
         Ok(self.rest.len() <= target)
     }
 
-    /// Puts into the batch what a file that breaks off still gave.
+    /// Puts the bytes that were read before the file broke off into the batch.
     fn keep_whole_characters(&self, batch: &mut Batch) {
         let valid = from_utf8(&self.rest).map_or_else(|error| error.valid_up_to(), str::len);
         match from_utf8(&self.rest[..valid]) {
-            // a file whose first read fails is no empty document
+            // a file that cannot be read at all is not an empty document
             Ok(text) if !text.is_empty() => batch.push(0, text, false),
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! One input file: what it is called, and which format it has.
+//! An input file: its names and its format.
 
 use std::fs::Metadata;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ pub enum Format {
     Parquet,
     JsonLines(Codec),
     Text(Codec),
-    /// A file or folder that could not be looked at; it has no rows.
+    /// A file or folder that could not be opened. It has no rows.
     Unreadable,
 }
 
@@ -44,7 +44,7 @@ impl Source {
         }
     }
 
-    /// How a person finds a row of this file.
+    /// Names a row of this file as a user finds it: by line or row number.
     pub fn place_of(&self, row: u64) -> String {
         let file = self.path.display();
         match self.format {
@@ -57,7 +57,7 @@ impl Source {
 
 pub const ENDINGS: &str = ".parquet, .jsonl, .txt, the last two also with .gz or .zst";
 
-/// The format that the ending of a file's name means.
+/// Returns the format that the ending of a file's name stands for.
 pub fn format_of(path: &Path) -> Option<Format> {
     let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
     let (stem, codec) = match name.rsplit_once('.')? {
@@ -73,7 +73,7 @@ pub fn format_of(path: &Path) -> Option<Format> {
     }
 }
 
-/// A path as text, with bytes that are not UTF-8 written as `\xff`.
+/// Returns a path as text. Bytes that are not UTF-8 are written like `\xff`.
 pub fn name_of(path: &Path) -> String {
     let mut name = String::new();
     for chunk in path.as_os_str().as_encoded_bytes().utf8_chunks() {

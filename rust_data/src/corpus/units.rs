@@ -1,4 +1,4 @@
-//! The corpus as an ordered list of units of work, and the share of one part of a job.
+//! The corpus as an ordered list of units of work, and the units of one part of a job.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ pub struct Unit {
     pub source: usize,
     /// Number of the unit's first row in its file.
     pub first_row: u64,
-    /// Bytes to read, in the measure of `Rows::progress`.
+    /// Size of the unit in bytes, in the measure of `Rows::progress`.
     pub weight: u64,
     row_group: Option<(Arc<Footer>, usize)>,
 }
 
 impl Unit {
-    /// Opens the unit behind its first `skip` rows.
+    /// Opens the unit and passes over its first `skip` rows.
     pub fn open(&self, source: &Source, column: &str, max_line_bytes: u64, skip: u64) -> Result<Box<dyn Rows>> {
         Ok(match (source.format, &self.row_group) {
             (Format::Parquet, Some((footer, index))) if footer.is_null() => Box::new(NullRows {
@@ -41,7 +41,7 @@ impl Unit {
     }
 }
 
-/// The units of one file, which must be readable.
+/// Returns the units of a file, which must be readable.
 pub fn units_of(index: usize, source: &Source, column: &str) -> Result<Vec<Unit>> {
     if source.format != Format::Parquet {
         File::open(&source.path).map_err(Error::io(&source.path))?;
@@ -58,8 +58,8 @@ pub fn units_of(index: usize, source: &Source, column: &str) -> Result<Vec<Unit>
     Ok(units)
 }
 
-/// The run of consecutive units that part `index` of `count` works on: those whose middle lies in its
-/// share of the total weight. The parts are disjoint and together complete.
+/// Returns the consecutive units of part `index` of `count`: those whose middle lies in its share of the total weight.
+/// The parts are disjoint, and together they have every unit.
 pub fn part_of(units: Vec<Unit>, index: u64, count: u64) -> Vec<Unit> {
     let total: u128 = units.iter().map(|unit| u128::from(unit.weight)).sum();
     let mut before = 0u128;

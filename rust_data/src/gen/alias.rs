@@ -1,29 +1,30 @@
-//! Weighted draws in constant time: the alias method (Walker 1977; tables as Vose 1991 makes them), in whole numbers, so
+//! Weighted draws in constant time: the alias method (Walker 1977) with the tables of Vose (1991), in whole numbers, so
 //! that every machine draws the same.
 
 use std::hint::select_unpredictable;
 
-/// Cells of equal weight, each shared by at most two places.
+/// A table of cells of equal weight, each of which is shared by at most two places.
 #[derive(Clone, Default)]
 pub struct Alias {
     cells: Vec<Cell>,
-    /// The weight of all places, which is also that of a cell when each place counts `cells.len()` times.
+    /// Weight of all places. It is also the weight of a cell, because each place counts `cells.len()` times in the
+    /// table.
     total: u64,
-    /// Places with less than a cell, and with more, while the table is made.
+    /// While the table is made: the places with less weight than a cell, and those with more.
     light: Vec<(u32, u128)>,
     heavy: Vec<(u32, u128)>,
 }
 
 #[derive(Clone, Copy)]
 struct Cell {
-    /// The part of the cell that is the owner's.
+    /// The part of the cell that belongs to its owner.
     cut: u64,
     owner: u32,
     other: u32,
 }
 
 impl Alias {
-    /// A table for places with weights above zero, whose sum is below 2^63.
+    /// Makes the table of places with weights above zero, whose sum must be below 2^63.
     pub fn make(&mut self, places: impl Iterator<Item = (u32, u64)> + Clone) {
         let Self { cells, total, light, heavy } = self;
         let count = places.clone().count() as u128;
@@ -35,7 +36,7 @@ impl Alias {
             if weight < cell { &mut *light } else { &mut *heavy }.push((place, weight));
         }
         while let Some((owner, part)) = light.pop() {
-            // whole numbers: while a place has less than a cell, another one has more
+            // the numbers are whole, so while a place has less than a cell, another one has more
             let Some((other, weight)) = heavy.pop() else { break };
             cells.push(Cell { cut: part as u64, owner, other });
             let left = weight - (cell - part);
@@ -48,7 +49,7 @@ impl Alias {
         self.total
     }
 
-    /// The place of a random word; shares are right up to 2^-64 times the number of places.
+    /// Returns the place of a random word. Shares are exact up to 2^-64 times the number of places.
     #[inline(always)]
     pub fn place(&self, word: u64) -> u32 {
         let product = u128::from(word) * self.cells.len() as u128;
@@ -67,7 +68,7 @@ mod tests {
         for weights in [vec![7], vec![5, 5], vec![1, 2, 3, 4], vec![1, 1 << 40, 3, 1 << 39], vec![9, 1, 1, 1, 1, 1, 1]]
         {
             let mut alias = Alias::default();
-            // twice, the second table must not know of the first
+            // made twice: the second table must not depend on the first
             alias.make((0..3).map(|place| (place, 4)));
             alias.make((0..).zip(weights.iter().copied()));
             let count = weights.len() as u128;
@@ -79,7 +80,7 @@ mod tests {
             let expected: Vec<u128> = weights.iter().map(|&weight| u128::from(weight) * count).collect();
             assert_eq!(shares, expected);
             assert_eq!(alias.cells.len(), weights.len());
-            // the words at both ends of each cell
+            // the first and the last word of each cell
             for (index, cell) in alias.cells.iter().enumerate() {
                 let start = ((index as u128) << 64).div_ceil(count) as u64;
                 let last = ((((index as u128 + 1) << 64) - 1) / count) as u64;

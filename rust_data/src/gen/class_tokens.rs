@@ -1,4 +1,4 @@
-//! Class tokens: sequences whose class shows in which tokens occur, for experiments on what attention
+//! Class tokens: sequences whose class can be read off the tokens that occur in them, for experiments on what attention
 //! learns to look at (Tian et al. 2023; Vashisht and Ramaswamy 2026).
 //!
 //! Each of `classes` classes owns `distinct` token types; `common` types belong to none. A sequence is a
@@ -16,17 +16,17 @@ pub struct ClassTokens {
     pub distinct: u32,
     pub common: u32,
     pub context: Context,
-    /// One query token for all classes, or one a class.
+    /// One query token for all classes, or one for each class.
     pub shared_query: bool,
 }
 
 #[derive(Clone, Debug)]
 pub enum Context {
-    /// `length` tokens, each distinct with probability `gamma`, uniform inside its kind.
+    /// `length` tokens. Each is a distinct one with probability `gamma`, and uniform among the tokens of its kind.
     Iid { length: usize, gamma: f64 },
-    /// `distinct` and `common` tokens, types uniform, in random order.
+    /// So many distinct and common tokens, of uniformly drawn types, in random order.
     Counts { distinct: usize, common: usize },
-    /// The same counts without chance: types and classes take turns, distinct tokens come first.
+    /// The same counts, and nothing is drawn: types and classes take turns, and distinct tokens come first.
     Deterministic { distinct: usize, common: usize },
 }
 
@@ -45,7 +45,7 @@ impl ClassTokens {
         self.classes * self.distinct + self.common + queries
     }
 
-    /// Tokens of a row, the query included.
+    /// Number of tokens of a row, the query included.
     pub fn length(&self) -> usize {
         self.context.len() + 1
     }
@@ -135,11 +135,11 @@ impl ClassTokens {
     }
 }
 
-/// Which words stand for which tokens.
+/// Which random words stand for which tokens.
 enum Mixture {
     Distinct,
     Common,
-    /// Distinct tokens below the border.
+    /// Words below this border stand for distinct tokens.
     Both {
         border: u32,
         of_class: Shares,
@@ -160,16 +160,16 @@ impl Mixture {
     }
 }
 
-/// A range of words in equal shares, up to a few words.
+/// Divides a range of words into shares that are equal up to a few words.
 #[derive(Clone, Copy)]
 struct Shares {
-    /// Shares a word, as a multiple of `2^-shift`.
+    /// Shares in a word, as a multiple of `2^-shift`.
     factor: u32,
     shift: u32,
 }
 
 impl Shares {
-    /// `count` shares of the words `0 .. range`.
+    /// Divides the words `0 .. range` into `count` shares.
     fn new(count: u32, range: u32) -> Self {
         let (count, range) = (u64::from(count), u64::from(range));
         // the finest multiple that fits
@@ -179,7 +179,7 @@ impl Shares {
         Self { factor: factor(shift) as u32, shift }
     }
 
-    /// The share of a word of the range.
+    /// Returns the number of the share that a word is in.
     #[inline(always)]
     fn index(self, word: u32) -> u32 {
         ((u64::from(word) * u64::from(self.factor)) >> self.shift) as u32
@@ -232,7 +232,7 @@ mod tests {
             let shares = Shares::new(count, range);
             assert_eq!(shares.index(0), 0);
             assert!(shares.index(range - 1) < count);
-            // where share k starts, up to a few words
+            // the start of share k, up to a few words
             for k in [0, 1, count / 2, count - 1] {
                 let start = (u64::from(k) * u64::from(range)).div_ceil(u64::from(count)) as u32;
                 if start < range {

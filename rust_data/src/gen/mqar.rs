@@ -1,12 +1,12 @@
-//! Multi-query associative recall: key-value pairs, then each key once more somewhere; the label there
-//! is its value.
+//! Multi-query associative recall: pairs of a key and a value, and then each key once more, at a place whose label is
+//! the value of the key.
 //!
 //! ```text
 //! k1 v1 k2 v2  .  .  k2  .  .  .  k1  .       inputs
 //! -  -  -  -   -  -  v2  -  -  -  v1  -       labels (- is ignored)
 //! ```
 //!
-//! Fillers `.`, keys and values come from disjoint ranges of ids, so a look-up solver is always right.
+//! Fillers `.`, keys and values have ids in disjoint ranges, so a solver that looks keys up is always right.
 //! Every position behind the pairs can hold a query.
 
 use super::fill::for_chunks;
@@ -15,7 +15,7 @@ use super::without_replacement::{Distinct, WeightedPlaces};
 use crate::error::{Error, Result};
 use crate::simd::{Kernel, Level, Simd};
 
-/// Label of the positions that are not scored, as PyTorch's cross entropy ignores it.
+/// Label of the positions that are not scored. PyTorch's cross entropy ignores it.
 pub const IGNORE: i32 = -100;
 
 #[derive(Clone, Debug)]
@@ -23,8 +23,8 @@ pub struct Mqar {
     pub vocab_size: u32,
     pub length: usize,
     pub pairs: usize,
-    /// Position `g` behind the pairs is drawn with weight `(g + 1)^(power_a - 1)`: 1 is uniform, small
-    /// values favour the first ones.
+    /// Position `g` behind the pairs is drawn with weight `(g + 1)^(power_a - 1)`: 1 is uniform, and small values
+    /// favour the first positions.
     pub power_a: f64,
 }
 
@@ -37,7 +37,7 @@ pub struct Ranges {
 }
 
 impl Mqar {
-    /// A quarter of the ids are fillers, the rest is split evenly between keys and values.
+    /// Gives a quarter of the ids to fillers, and half of the others to keys and half to values.
     pub fn ranges(&self) -> Ranges {
         let first_key = (self.vocab_size / 4).max(1);
         let num_keys = self.vocab_size.saturating_sub(first_key) / 2;

@@ -9,7 +9,7 @@ pub struct Mt19937 {
 }
 
 impl Mt19937 {
-    /// The state after `np.random.seed(seed)`.
+    /// Returns the state after `np.random.seed(seed)`.
     pub fn new(seed: u32) -> Self {
         let mut state = [seed; N];
         for i in 1..N {
@@ -41,13 +41,13 @@ impl Mt19937 {
         word ^ word >> 18
     }
 
-    /// `np.random.random_sample`: 53 bits from two words.
+    /// Does what `np.random.random_sample` does: a number in [0, 1) from 53 bits of two words.
     pub fn unit(&mut self) -> f64 {
         let (high, low) = (self.next_u32() >> 5, self.next_u32() >> 6);
         (f64::from(high) * 67_108_864.0 + f64::from(low)) / 9_007_199_254_740_992.0
     }
 
-    /// A number in `0 ..= max`, by rejection under a bit mask.
+    /// Draws a number in `0 ..= max`: masked words are drawn until one is in the range.
     #[inline]
     fn at_most(&mut self, max: u32) -> u32 {
         let mask = u32::MAX >> max.leading_zeros().min(31);
@@ -59,7 +59,7 @@ impl Mt19937 {
         }
     }
 
-    /// `np.random.permutation(order.len())`.
+    /// Does what `np.random.permutation(order.len())` does.
     pub fn permutation(&mut self, order: &mut [u32]) {
         for (i, place) in order.iter_mut().enumerate() {
             *place = i as u32;
@@ -69,7 +69,7 @@ impl Mt19937 {
         }
     }
 
-    /// `np.random.choice(len(weights), count, replace=False, p=weights)`; `weights` is used up.
+    /// Does what `np.random.choice(len(weights), count, replace=False, p=weights)` does. `weights` is overwritten.
     pub fn choice(&mut self, weights: &mut [f64], count: usize) -> Vec<u32> {
         let mut found: Vec<u32> = Vec::with_capacity(count);
         while found.len() < count {
@@ -89,7 +89,7 @@ impl Mt19937 {
             let before = found.len();
             for draw in draws {
                 let place = cumulated.partition_point(|&value| value <= draw) as u32;
-                // first occurrences of this round, in the order drawn
+                // keep the first occurrence of each place, in the order of the draws
                 if !found[before..].contains(&place) {
                     found.push(place);
                 }

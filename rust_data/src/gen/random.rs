@@ -130,7 +130,7 @@ impl<S: Simd> RowRandom<S> {
         }
     }
 
-    /// Makes each number out of a word of its own.
+    /// Makes each number from a word of its own.
     #[inline(always)]
     pub fn fill_from_words(&mut self, mut numbers: &mut [i32], work: impl Fn(u32) -> i32) {
         while !numbers.is_empty() {
@@ -146,7 +146,7 @@ impl<S: Simd> RowRandom<S> {
     }
 }
 
-/// `LANES` consecutive blocks of one stream; lanes are what the compiler puts into vectors.
+/// Computes `LANES` consecutive blocks of one stream. The compiler puts the lanes into vector registers.
 struct ChaCha8<'a, const LANES: usize> {
     key: &'a [u32; 8],
     row: u64,

@@ -1,29 +1,30 @@
-//! Draws without replacement: numbers that are all alike, and places with weights.
+//! Draws without replacement: numbers of equal weight, and places with weights.
 //!
-//! Both draw with replacement and leave out what has come before, which has the law of drawing without: a number that
-//! is new has the share of its weight in what is left. Candidates are drawn many at a time, so that none waits for the
-//! one before it.
+//! Both draw with replacement and leave out numbers that were drawn before. The result has the law of drawing without
+//! replacement, because the next new number has the share of its weight in the numbers that are left. Many candidates
+//! are drawn at a time, so that no draw waits for the one before it.
 
 use super::alias::Alias;
 use super::random::RowRandom;
 use crate::simd::Simd;
 
-/// A table of the places that are left is made when they have less than this part of the weight in the table in use.
+/// When the places that are left have less than this share of the weight of the table in use, a new table of them is
+/// made.
 const RARELY_NEW: u64 = 8;
 
-/// Different numbers in the order in which they came.
+/// The different numbers among the candidates, in the order in which they were drawn.
 #[derive(Clone, Default)]
 struct Chosen {
-    /// The first `len` count, which may be more than are wanted.
+    /// Only the first `len` entries count. They may be more than are wanted.
     numbers: Vec<u32>,
     len: usize,
     wanted: usize,
-    /// For each number whether it has come. Bytes, not bits: a byte waits for nothing but its own number.
+    /// For each number, whether it was drawn before. Bytes, not bits: writing a byte does not wait for other numbers.
     has_come: Vec<bool>,
 }
 
 impl Chosen {
-    /// Forgets what has come; `wanted` numbers below `bound` are to come.
+    /// Starts anew, for `wanted` numbers below `bound`.
     #[inline(always)]
     fn start(&mut self, bound: usize, wanted: usize) {
         for &number in &self.numbers[..self.len] {
@@ -37,7 +38,7 @@ impl Chosen {
         self.wanted.saturating_sub(self.len)
     }
 
-    /// Takes the candidates that are new. Without a branch: nobody foresees which ones are.
+    /// Takes the candidates that are new. There is no branch, because a CPU could not predict which ones are new.
     #[inline(always)]
     fn offer(&mut self, candidates: impl ExactSizeIterator<Item = u32>) {
         let Self { numbers, len, has_come, .. } = self;
@@ -46,7 +47,7 @@ impl Chosen {
         let mut count = *len;
         for candidate in candidates {
             let has_come = &mut has_come[candidate as usize];
-            // written over if it is not new
+            // the next candidate overwrites one that is not new
             numbers[count] = candidate;
             count += usize::from(!*has_come);
             *has_come = true;
@@ -59,7 +60,7 @@ impl Chosen {
     }
 }
 
-/// Draws different numbers; remembers between rows only the room it needs.
+/// Draws different numbers. It keeps only its memory between rows.
 #[derive(Default)]
 pub struct Distinct {
     chosen: Chosen,
@@ -68,12 +69,12 @@ pub struct Distinct {
 }
 
 impl Distinct {
-    /// `count` different numbers below `bound` in random order, every choice and order alike.
+    /// Draws `count` different numbers below `bound` in random order. Every choice and order has the same probability.
     #[inline(always)]
     pub fn draw<S: Simd>(&mut self, random: &mut RowRandom<S>, bound: u32, count: usize) -> &[u32] {
         let Self { chosen, candidates, all } = self;
         if 2 * count > bound as usize {
-            // most of them: the start of a shuffle (Fisher and Yates)
+            // most numbers are wanted: the beginning of a shuffle (Fisher and Yates)
             all.clear();
             all.extend(0..bound);
             for i in 0..count {
@@ -84,7 +85,7 @@ impl Distinct {
         chosen.start(bound as usize, count);
         while chosen.num_missing() > 0 {
             let missing = chosen.num_missing();
-            // as many more as will have come before, and two
+            // as many more as are expected to be repeated, and two
             candidates.resize(missing + missing * count / bound as usize + 2, 0);
             random.fill_below(bound, 0, candidates);
             chosen.offer(candidates.iter().map(|&candidate| candidate as u32));
@@ -93,12 +94,12 @@ impl Distinct {
     }
 }
 
-/// Draws different places with given weights: each with the share of its weight in what is left.
+/// Draws different places with given weights. Each draw takes a place with the share of its weight in the places left.
 #[derive(Clone)]
 pub struct WeightedPlaces {
-    /// Whole numbers, so that every machine draws the same.
+    /// The weights, as whole numbers, so that every machine draws the same.
     weights: Vec<u64>,
-    /// Of all places, and of those left when most of the weight is taken.
+    /// The table of all places, and that of the places left when most of the weight is taken.
     tables: [Alias; 2],
     chosen: Chosen,
 }
@@ -107,7 +108,7 @@ impl WeightedPlaces {
     /// Place `g` of `count` has the weight `(g + 1)^(power_a - 1)`.
     pub fn new(count: usize, power_a: f64) -> Self {
         let weights: Vec<f64> = (0..count).map(|place| (place as f64 + 1.0).powf(power_a - 1.0)).collect();
-        // fine enough that rounding moves no share by more than 2^-50 or so
+        // so fine that rounding changes no share by more than about 2^-50
         let unit = (1u64 << 60) as f64 / weights.iter().sum::<f64>();
         let weights: Vec<u64> = weights.into_iter().map(|weight| ((weight * unit) as u64).max(1)).collect();
         let mut all = Alias::default();
@@ -115,7 +116,7 @@ impl WeightedPlaces {
         Self { weights, tables: [all, Alias::default()], chosen: Chosen::default() }
     }
 
-    /// `count` different places in the order in which they are drawn.
+    /// Draws `count` different places, in the order of the draws.
     #[inline(always)]
     pub fn draw<S: Simd>(&mut self, random: &mut RowRandom<S>, count: usize) -> &[u32] {
         let Self { weights, tables, chosen } = self;
@@ -140,7 +141,7 @@ impl WeightedPlaces {
     }
 }
 
-/// A function of its own, so that the table's parts are in registers.
+/// This is a function of its own so that the compiler keeps the parts of the table in registers.
 #[inline(never)]
 fn offer_places(chosen: &mut Chosen, table: &Alias, high: &[u32], low: &[u32]) {
     let words = high.iter().zip(low).map(|(&high, &low)| u64::from(high) << 32 | u64::from(low));
@@ -176,7 +177,7 @@ mod tests {
 
     #[test]
     fn later_places_share_what_is_left() {
-        // drawing again until the place is free gives the same law: here by its formula
+        // drawing until the place is new has the law that this formula gives
         let weights: Vec<f64> = (0..5).map(|g| (g as f64 + 1.0).powf(-0.5)).collect();
         let total: f64 = weights.iter().sum();
         let mut places = WeightedPlaces::new(5, 0.5);

@@ -1,8 +1,8 @@
-//! MQAR by the published procedure of zoology, bit by bit, its peculiarities included.
+//! MQAR by the published procedure of zoology, equal to the last bit, with all its peculiarities.
 //!
-//! One random stream runs through all examples: first every example's keys, then every example's values,
-//! then every example's query slots. Queries sit on even offsets only, and a slot counts from the end of
-//! the context. What is not written stays 0; the caller may replace zeros by random fillers.
+//! One random stream runs through all examples: it draws first the keys of every example, then the values of every
+//! example, then the query slots of every example. Queries are at even offsets only, and a slot counts from the end of
+//! the context. Positions that are not written stay 0; the caller may replace zeros by random fillers.
 
 use super::mqar::IGNORE;
 use super::mt19937::Mt19937;
@@ -12,7 +12,7 @@ pub struct Zoology<'a> {
     pub vocab_size: u32,
     pub length: usize,
     pub pairs: usize,
-    /// Probability of each slot, normalised; computed by the caller because its last bits count.
+    /// Probability of each slot, normalised. The caller computes it, because the draws depend on its last bits.
     pub slot_weights: &'a [f64],
 }
 

@@ -1,4 +1,4 @@
-//! Where a run starts: from nothing, behind what a killed run has written, or not at all.
+//! Decides where a run starts: at the first document, behind what a killed run has written, or not at all.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -12,8 +12,8 @@ use crate::shards::manifest::{read_json, Manifest, SourceInfo, Splits};
 use crate::shards::settings::{Form, OnError, Settings};
 use crate::shards::writer::sha256_of_file;
 
-/// Keeps other runs out of a directory until it is dropped or this process ends. A file system without locks
-/// grants none, and the run goes on without.
+/// A lock on a directory. It keeps other runs out until it is dropped or this process ends. On a file system without
+/// locks the run goes on without one.
 pub fn lock(directory: &Path) -> Result<File> {
     let folder = File::open(directory).map_err(Error::io(directory))?;
     match folder.try_lock() {
@@ -29,7 +29,7 @@ pub enum Begin {
     At(Journal),
 }
 
-/// Raises the error that a run with these options would raise before its first row. Writes nothing.
+/// Returns the error that a run with these options would return before its first row. Writes nothing.
 pub fn check_out(plan: &Plan, options: &Options, model: &Model) -> Result<()> {
     let out = &options.out;
     if out.exists() {
@@ -46,7 +46,7 @@ pub fn check_out(plan: &Plan, options: &Options, model: &Model) -> Result<()> {
     }
 }
 
-/// Where to start: from nothing, from the journal of a killed run, or not at all.
+/// Where a run starts: at the first document, behind the journal of a killed run, or not at all.
 pub fn begin(plan: &Plan, options: &Options, model: &Model) -> Result<Begin> {
     let out = options.out.display();
     if !options.out.is_dir() {
@@ -83,7 +83,7 @@ pub fn begin(plan: &Plan, options: &Options, model: &Model) -> Result<Begin> {
     }
 }
 
-/// The manifest of a complete corpus whose settings, inputs and files are those of this run.
+/// Returns the manifest of a complete corpus if its settings, inputs and files are those of this run.
 fn check_complete(plan: &Plan, options: &Options, path: &Path, now: &Settings) -> Result<Manifest> {
     let done: Manifest = read_json(path)?;
     let Some(before) = &done.settings else {
@@ -104,7 +104,8 @@ fn check_complete(plan: &Plan, options: &Options, path: &Path, now: &Settings) -
     Ok(done)
 }
 
-/// An interrupted run goes on with the same settings, inputs and shards; only `--on-error` may become `skip`.
+/// Checks that an interrupted run goes on with the same settings, inputs and shards. Only `--on-error` may have become
+/// `skip`.
 fn check_interrupted(plan: &Plan, options: &Options, journal: &Journal, now: &Settings) -> Result<()> {
     let mut before = journal.settings.clone();
     if now.on_error == OnError::Skip {
@@ -112,7 +113,7 @@ fn check_interrupted(plan: &Plan, options: &Options, journal: &Journal, now: &Se
     }
     refuse_differences(&options.out, "was begun", &before, now)?;
     check_shards(&options.out, &journal.splits)?;
-    // files up to the place where the run stopped must not have changed since it read them
+    // the run has read the files up to the place where it stopped, so they must not have changed since
     let stopped_in = plan.units.get(journal.position.unit).map(|unit| unit.source);
     let read_from = plan.units.iter().take(journal.position.unit + 1).map(|unit| unit.source);
     let mut read_from: Vec<usize> = read_from.collect();
@@ -142,7 +143,7 @@ fn refuse_differences(out: &Path, state: &str, before: &Settings, now: &Settings
     )))
 }
 
-/// A new run neither overwrites shards nor mixes its own with them.
+/// Refuses a directory that holds shards: a new run neither overwrites them nor adds its own to them.
 pub fn refuse_shards(directory: &Path) -> Result<()> {
     for entry in std::fs::read_dir(directory).map_err(Error::io(directory))? {
         let path = entry.map_err(Error::io(directory))?.path();
@@ -158,7 +159,7 @@ pub fn refuse_shards(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The files of a corpus must still be what its manifest or journal says.
+/// Checks that the files of a corpus are what its manifest or journal says.
 fn check_shards(directory: &Path, splits: &Splits) -> Result<()> {
     for shard in splits.val.shards.iter().chain(&splits.train.shards) {
         let path: PathBuf = directory.join(&shard.file);

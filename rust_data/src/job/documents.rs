@@ -1,4 +1,4 @@
-//! A corpus written document by document, for a caller that reads the texts itself, or joins the parts of others.
+//! Writes a corpus document by document, for a caller that reads the texts itself or joins parts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::shards::header::MAX_SHARD_TOKENS;
 use crate::shards::manifest::Splits;
 use crate::shards::reader::Shard;
 
-/// Tokens of a shard that are in memory at a time.
+/// Number of tokens of a shard that are read at a time.
 const PIECE_TOKENS: u64 = 1 << 20;
 
 pub struct DocumentWriter<T: Id> {
@@ -21,7 +21,7 @@ pub struct DocumentWriter<T: Id> {
 }
 
 impl<T: Id> DocumentWriter<T> {
-    /// The shards come into `directory`, and are those of a job with the same documents and settings.
+    /// Starts a corpus in `directory`. Its shards are the same as those of a job with the same documents and settings.
     pub fn new(directory: PathBuf, model: Arc<Model>, shard_tokens: u64, val_tokens: u64) -> Result<Self> {
         if !(1..=MAX_SHARD_TOKENS).contains(&shard_tokens) {
             return Err(Error::value(format!("shard_tokens={shard_tokens}: must be in 1 .. {MAX_SHARD_TOKENS}")));
@@ -30,7 +30,8 @@ impl<T: Id> DocumentWriter<T> {
         Ok(Self { writer: SplitWriter::new(directory, model, shard_tokens, val_tokens), eot, val_tokens })
     }
 
-    /// Writes documents, each with the end-of-text token behind it; document `i` is `offsets[i] .. offsets[i + 1]` of `ids`.
+    /// Writes documents, each with the end-of-text token behind it; document `i` is `offsets[i] .. offsets[i + 1]` of
+    /// `ids`.
     pub fn write(&mut self, ids: &[T], offsets: &[i64]) -> Result<()> {
         for pair in offsets.windows(2) {
             let document = ids.get(pair[0] as usize..pair[1] as usize);
@@ -59,7 +60,7 @@ impl<T: Id> DocumentWriter<T> {
         Ok(())
     }
 
-    /// Completes the last shard. Nothing is left of a corpus without a sequence to train on.
+    /// Completes the last shard. A corpus without a sequence to train on is removed and is an error.
     pub fn finish(mut self) -> Result<Splits> {
         self.writer.finish_shard()?;
         let splits = self.writer.splits().clone();

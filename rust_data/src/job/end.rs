@@ -1,4 +1,4 @@
-//! What a run leaves behind: a complete corpus, shards to go on from, or nothing.
+//! Ends a run: it leaves a complete corpus, shards that a resumed run goes on from, or nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -9,14 +9,14 @@ use crate::shards::flat::flatten;
 use crate::shards::manifest::{read_json, write_json, Manifest, Splits};
 use crate::shards::settings::Form;
 
-/// The output directory, and those of its parents that this run made.
+/// The output directory, and those of its parent directories that this run made.
 pub struct Folder {
     path: PathBuf,
     made: Vec<PathBuf>,
 }
 
 impl Folder {
-    /// Makes the directory if need be.
+    /// Makes the directory unless it exists.
     pub fn make(path: &Path) -> Result<Self> {
         let missing = path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists());
         let made = missing.map(Path::to_owned).collect();
@@ -24,7 +24,7 @@ impl Folder {
         Ok(Self { path: path.to_owned(), made })
     }
 
-    /// Removes the directories that this run made, as far as they are empty.
+    /// Removes those of the directories made by this run that are empty.
     pub fn remove_if_empty(&self) {
         for folder in &self.made {
             if std::fs::remove_dir(folder).is_err() {
@@ -33,8 +33,8 @@ impl Folder {
         }
     }
 
-    /// Removes what a failed run cannot use again: unfinished files, and the journal if no shard is complete.
-    /// Returns whether there is something to resume.
+    /// Removes what a resumed run cannot use: unfinished files, and the journal if no shard is complete. Returns
+    /// whether the run can be resumed.
     pub fn tidy(&self) -> bool {
         let journal = self.path.join(JOURNAL);
         let complete = read_json::<Journal>(&journal).is_ok_and(|journal| journal.splits != Splits::default());
@@ -42,7 +42,7 @@ impl Folder {
         for path in entries.map(|entry| entry.path()) {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             if name.strip_suffix(TEMPORARY).is_some_and(is_ours) {
-                // this run has failed already: what cannot be removed is not the error to report
+                // the run has failed already; report its first error, not a file that cannot be removed
                 let _ = std::fs::remove_file(&path);
             }
         }
@@ -54,14 +54,14 @@ impl Folder {
     }
 }
 
-/// Whether a run writes a file of this name under a temporary one.
+/// Whether a run writes a file of this name under a temporary name first.
 fn is_ours(name: &str) -> bool {
     let of_split = ["train", "val"].iter().any(|split| name.starts_with(split)) && name.ends_with(".bin");
     let known = [JOURNAL, Form::Shards.manifest(), Form::Nanogpt.manifest()];
     of_split || name.starts_with("shuffle") || known.contains(&name)
 }
 
-/// Writes the manifest of a finished run in the form that was asked for, and removes what nobody needs any more.
+/// Writes the manifest of a finished run in the form that was asked for, and removes files that are no longer needed.
 pub fn complete(folder: &Path, form: Form, mut manifest: Manifest) -> Result<Manifest> {
     if form == Form::Nanogpt {
         manifest.splits = flatten(folder, &manifest.splits)?;
@@ -71,7 +71,7 @@ pub fn complete(folder: &Path, form: Form, mut manifest: Manifest) -> Result<Man
     Ok(manifest)
 }
 
-/// Removes the journal of a complete corpus, and before it the shards that flat files replace.
+/// Removes the journal of a complete corpus. Shards that flat files have replaced are removed before it.
 pub fn remove_leftovers(folder: &Path, form: Form) -> Result<()> {
     let path = folder.join(JOURNAL);
     if !path.exists() {

@@ -1,4 +1,4 @@
-//! `progress.json`: what a killed run needs to go on. Rewritten whenever a shard is complete.
+//! `progress.json`: what a resumed run needs of the killed one. It is rewritten whenever a shard is complete.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ pub const JOURNAL: &str = "progress.json";
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Journal {
     pub settings: Settings,
-    /// The first token that is in no complete shard.
+    /// Place of the first token that is not in a complete shard.
     pub position: Position,
     pub splits: Splits,
     pub sources: Vec<SourceInfo>,

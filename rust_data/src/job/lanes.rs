@@ -1,11 +1,11 @@
-//! Work for all threads in bounded memory, with output in corpus order.
+//! Shares work among all threads in bounded memory, and writes the output in the order of the corpus.
 //!
-//! Each unit that is being read is a lane. A thread takes the reader of the oldest free lane, reads one
-//! batch, gives the reader back and encodes the batch while others read on. Encoded batches wait in
-//! `pending` until it is their turn; whoever brings the next one in order writes all that are due.
-//! Reading ahead stops when the waiting batches take `budget` bytes; only the very batch that the
-//! writer waits for is then still read, so the job always moves and never grows. A lane whose next line is
-//! long stops as well until it is its turn: only one such line is in memory at a time.
+//! Each unit that is being read is a lane. A thread takes the reader of the oldest free lane, reads one batch, gives
+//! the reader back and encodes the batch while other threads read on. Encoded batches wait in `pending` for their turn;
+//! the thread that brings the next batch in order writes all batches that are due. When the waiting batches take
+//! `budget` bytes, no thread reads ahead, and only the batch that the writer needs next is still read: so memory stays
+//! bounded and the job never stops. A lane whose next line is long also waits for its turn, so that only one such line
+//! is in memory at a time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::bpe::id::Id;
 use crate::corpus::Rows;
 use crate::error::{Error, Result};
 
-/// Unit and number of a batch in it: its place in the corpus.
+/// Place of a batch in the corpus: its unit, and its number in the unit.
 type Place = (usize, u64);
 
 pub struct Lanes<T: Id> {
@@ -41,7 +41,7 @@ struct Lane {
     unit: usize,
     next_batch: u64,
     reader: Reader,
-    /// Whether the next batch may be read only once the writer waits for it.
+    /// Whether the next batch may be read only when the writer needs it next.
     waits: bool,
 }
 
@@ -51,11 +51,11 @@ enum Reader {
     Free(Box<dyn Rows>),
 }
 
-/// A lane that a thread may read one batch from; `reader` is none for a unit not yet opened.
+/// A lane that a thread may read one batch from. `reader` is `None` for a unit that has not been opened.
 pub struct Ticket {
     pub unit: usize,
     batch: u64,
-    /// Whether the writer waits for this very batch.
+    /// Whether the writer needs this batch next.
     pub first: bool,
     pub reader: Option<Box<dyn Rows>>,
 }
@@ -79,7 +79,7 @@ impl<T: Id> Lanes<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next batch to read, waiting for one if need be; none when nothing is left to read.
+    /// Returns the next batch to read, and waits until there is one. Returns `None` when everything has been read.
     pub fn take(&self) -> Option<Ticket> {
         let mut state = self.lock();
         loop {
@@ -117,8 +117,8 @@ impl<T: Id> Lanes<T> {
         Some(ticket)
     }
 
-    /// Gives the reader back, or closes the lane when the unit has been read to its end. `waits` says that the
-    /// next batch may be read only once the writer waits for it.
+    /// Gives the reader back, or closes the lane if the unit has been read to its end. `waits` says that the next batch
+    /// may be read only when the writer needs it next.
     pub fn give_back(&self, unit: usize, reader: Option<Box<dyn Rows>>, waits: bool) {
         let mut state = self.lock();
         match reader {
@@ -134,7 +134,8 @@ impl<T: Id> Lanes<T> {
         self.changed.notify_all();
     }
 
-    /// Hands in a batch; `last` says that its unit has no more. Writes whatever is due, with `write`.
+    /// Takes an encoded batch, and writes all batches that are due with `write`. `last` says that the unit has no
+    /// further batch.
     pub fn deliver(&self, ticket: &Ticket, batch: Encoded<T>, last: bool, write: &dyn Fn(&Encoded<T>) -> Result<()>) {
         let mut state = self.lock();
         state.pending_bytes += batch.tokens.capacity() * size_of::<T>();
@@ -159,7 +160,7 @@ impl<T: Id> Lanes<T> {
         }
     }
 
-    /// A buffer to encode into, already touched if one is at hand.
+    /// Returns a buffer for ids. A buffer that was used before is preferred, because its memory is mapped already.
     pub fn buffer(&self) -> Vec<T> {
         let mut buffer = self.lock().spare.pop().unwrap_or_default();
         buffer.clear();

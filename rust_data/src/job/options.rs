@@ -1,4 +1,4 @@
-//! The settings of a job, and how it shares out its memory.
+//! The settings of a job, and how the job divides its memory.
 
 use std::path::PathBuf;
 
@@ -21,15 +21,15 @@ pub struct Options {
     /// This job does part `part.0` of `part.1`.
     pub part: (u64, u64),
     pub on_error: OnError,
-    /// Bytes that the job may take in all.
+    /// Memory of the whole job, in bytes.
     pub memory: u64,
     pub resume: bool,
 }
 
-/// Memory of one thread: its word caches, its batch of text, and the pages that the text is cut from.
+/// Memory of one thread: its word caches, its batch of text, and the parquet pages that the text comes from.
 const THREAD_BYTES: u64 = 96 << 20;
 
-/// Memory of a job that is not told how much to take, if its threads do not need more.
+/// Default memory of a job, unless its threads need more.
 const DEFAULT_MEMORY: u64 = 1_000_000_000;
 
 /// Memory above this limit is used for more threads; it does not raise the longest line that is accepted.
@@ -40,25 +40,26 @@ fn least_memory(threads: usize) -> u64 {
     (threads as u64).saturating_add(1).saturating_mul(THREAD_BYTES)
 }
 
-/// Memory of a job that is not told how much to take.
+/// Default memory of a job with `threads` threads.
 pub fn default_memory(threads: usize) -> u64 {
     DEFAULT_MEMORY.max(least_memory(threads))
 }
 
 impl Options {
-    /// Bytes that encoded batches may take while they wait for their turn. The longest line is in memory about
-    /// five times while it is read: the line in a buffer that grows, and its text in another and as a copy.
+    /// Bytes of encoded batches that may wait for their turn. A line takes about five times its length while it is
+    /// read: it is in a buffer that grows, and its text is in another one and in a copy.
     pub fn waiting_bytes(&self) -> u64 {
         let free = self.memory.saturating_sub(self.threads as u64 * THREAD_BYTES);
         free.saturating_sub(5 * self.max_line_bytes()).max(free / 4)
     }
 
-    /// Bytes of documents that are sorted at a time.
+    /// Bytes of documents that are sorted in memory at a time.
     pub fn bucket_bytes(&self) -> u64 {
         self.waiting_bytes() / 4
     }
 
-    /// Longest line of a text file that is read. The number of threads must not matter: the output is independent of it.
+    /// Longest line of a text file that is accepted. It must not depend on the number of threads, because the output
+    /// does not.
     pub fn max_line_bytes(&self) -> u64 {
         self.memory.min(MOST_FOR_LINES) / 12
     }
@@ -90,7 +91,7 @@ impl Options {
     }
 }
 
-/// Bytes of address space that the system grants this process; none if there is no limit.
+/// Limit of this process's address space in bytes; `None` without a limit.
 #[cfg(unix)]
 fn address_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };

@@ -14,9 +14,9 @@ use crate::shards::writer::sha256_of_file;
 pub struct Plan {
     pub sources: Vec<Source>,
     pub units: Vec<Unit>,
-    /// Index of each file that cannot be read at all, and why (`OnError::Skip` only).
+    /// Index of each file that cannot be read at all, and the reason (only with `OnError::Skip`).
     pub broken: Vec<(usize, String)>,
-    /// Names inside folders and globs that are no inputs.
+    /// Names inside folders and globs that were passed over.
     pub passed_over: Vec<PassedOver>,
 }
 
@@ -43,7 +43,7 @@ pub fn plan(inputs: &[std::path::PathBuf], options: &Options) -> Result<Plan> {
 }
 
 impl Plan {
-    /// Everything that a resumed run must agree in.
+    /// The settings in which a resumed run must agree.
     pub fn settings(&self, options: &Options, model: &Model) -> Settings {
         let inputs = self.sources.iter().map(|source| Input { file: source.name.clone(), bytes: source.bytes });
         Settings {
@@ -67,7 +67,7 @@ impl Plan {
         }
     }
 
-    /// The files before anything of them has been read.
+    /// The files, as they are recorded before the first read.
     pub fn unread(&self) -> Vec<SourceInfo> {
         let info =
             |source: &Source| SourceInfo { file: source.name.clone(), bytes: source.bytes, ..SourceInfo::default() };

@@ -134,7 +134,7 @@ struct Job<'a, T: Id> {
 }
 
 impl<T: Id> Job<'_, T> {
-    /// Starts the workers and the thread that takes digests; `scope` waits for them.
+    /// Starts the workers and the thread that computes digests. `scope` waits until they end.
     fn start_threads<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
         let (opened, to_digest) = channel();
         let to_digest = Mutex::new(to_digest);
@@ -165,7 +165,7 @@ impl<T: Id> Job<'_, T> {
         }
     }
 
-    /// One thread: read a batch, encode it, hand it in, until nothing is left.
+    /// The work of one thread: reads a batch, encodes it and hands it in, until nothing is left.
     fn work(&self, opened: &Sender<usize>) {
         let mut encoder = Encoder::new(self.model.clone());
         let mut batch = Batch { whole_documents: !self.model.starts_at_word_borders(), ..Batch::default() };
@@ -179,13 +179,13 @@ impl<T: Id> Job<'_, T> {
         }
     }
 
-    /// Takes the digest of each file that has been opened, beside the workers: one of them would keep the
-    /// others waiting for the first rows.
+    /// Computes the digest of each file that has been opened, on a thread of its own: if a worker did it, the other
+    /// workers would wait for the first rows of the file.
     fn digest(&self, opened: &Receiver<usize>) {
         for source in opened {
             match sha256_of_file(&self.plan.sources[source].path) {
                 Ok(sha256) => self.sink().set_digest(source, sha256),
-                // the worker that reads the file leaves it out with the reason
+                // the worker that reads the file records why it is left out
                 Err(_) if self.skips() => {}
                 Err(error) => return self.lanes.fail(error),
             }
@@ -238,7 +238,7 @@ impl<T: Id> Job<'_, T> {
         let unit = &self.plan.units[index];
         let source = &self.plan.sources[unit.source];
         if unit.first_row == 0 {
-            // where nobody listens any more, the job has failed
+            // nothing receives any more only if the job has failed
             let _ = opened.send(unit.source);
         }
         let skip = if index == self.start.unit { self.start.row.saturating_sub(unit.first_row) } else { 0 };
@@ -255,7 +255,7 @@ impl<T: Id> Job<'_, T> {
             let outcome = encoder.encode(&batch.text[start..row.end], &mut tokens);
             start = row.end;
             if let Err(error) = outcome {
-                // a pattern that gives up on a text, as regular expressions may
+                // a regular expression may give up on a text
                 tokens.truncate(before);
                 batch.rejected.push(Rejected { row: row.row, reason: error.to_string() });
                 continue;

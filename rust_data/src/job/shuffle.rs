@@ -1,8 +1,8 @@
-//! A seeded permutation of all documents in bounded memory: an external sort by random keys.
+//! Permutes all documents by a seed in bounded memory: an external sort by random keys.
 //!
-//! The key of a document is drawn from ChaCha8 at (seed, file, row) alone. Documents go into bucket
-//! files by the leading part of their key; each bucket is then sorted in memory, or split first where it
-//! is too large. The order is that of the keys, so neither threads nor buckets show in it.
+//! The key of a document is drawn from ChaCha8 and depends on (seed, file, row) alone. Documents are written to bucket
+//! files by the leading bits of their keys. Each bucket is then sorted in memory; a bucket that is too large is split
+//! first. The order is that of the keys, so it does not depend on the threads or the buckets.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 const MAX_BUCKETS: u64 = 256;
 const PREFIX: &str = "shuffle";
 const ENDING: &str = ".tmp";
-/// Key and bytes of the tokens, before the tokens of each document in a bucket.
+/// Bytes before the tokens of each document in a bucket: its key, and the length of its tokens in bytes.
 const RECORD_HEAD: usize = 16;
 
 pub struct Shuffle<T> {
@@ -31,7 +31,7 @@ pub struct Shuffle<T> {
 }
 
 impl<T: Id> Shuffle<T> {
-    /// Buckets under `directory`, about `corpus_bytes / bucket_bytes` of them; those of a killed run go.
+    /// Makes about `corpus_bytes / bucket_bytes` buckets under `directory`, and removes the buckets of a killed run.
     pub fn new(directory: &Path, seed: u64, corpus_bytes: u64, bucket_bytes: u64) -> Result<Self> {
         for entry in std::fs::read_dir(directory).map_err(Error::io(directory))? {
             let path = entry.map_err(Error::io(directory))?.path();
@@ -49,12 +49,12 @@ impl<T: Id> Shuffle<T> {
         })
     }
 
-    /// Adds to the current document.
+    /// Adds tokens to the current document.
     pub fn write(&mut self, tokens: &[T]) {
         self.document.extend_from_slice(tokens);
     }
 
-    /// Puts the current document, a row of file number `source`, into its bucket.
+    /// Ends the current document, which is a row of file number `source`, and writes it to its bucket.
     pub fn end_document(&mut self, source: usize, row: u64) -> Result<()> {
         self.random.set_stream(source as u64);
         self.random.set_word_pos(2 * u128::from(row));
@@ -73,7 +73,7 @@ impl<T: Id> Shuffle<T> {
     }
 }
 
-/// Files of documents, each with an equal share of a range of keys.
+/// Bucket files; each holds the documents of an equal share of a range of keys.
 struct Buckets {
     keys: Range<u128>,
     list: Vec<Bucket>,
@@ -87,7 +87,7 @@ struct Bucket {
 }
 
 impl Buckets {
-    /// `count` of them, as far as that many files are good; their paths begin with `prefix`.
+    /// Makes `count` buckets, at least 1 and at most `MAX_BUCKETS`. Their paths begin with `prefix`.
     fn create(prefix: &Path, count: u64, keys: Range<u128>) -> Result<Self> {
         let create = |index| {
             let mut path = prefix.as_os_str().to_owned();
@@ -114,9 +114,9 @@ impl Buckets {
         for (index, Bucket { path, mut file, bytes, documents }) in (0u128..).zip(self.list) {
             file.flush().map_err(disk_error(&path))?;
             drop(file);
-            // the keys whose share of the width rounds down to the index
+            // bucket `index` holds the keys whose share of the range, times the number of buckets, rounds down to it
             let keys = start + (index * width).div_ceil(count)..start + ((index + 1) * width).div_ceil(count);
-            // there were more documents than the size of the input told
+            // there are more documents than the size of the input suggested
             if bytes > most_bytes && documents > 1 && keys.end - keys.start > 1 {
                 let smaller = split(&path, bytes.div_ceil(most_bytes.max(1)).max(2), keys)?;
                 std::fs::remove_file(&path).map_err(disk_error(&path))?;
@@ -130,7 +130,7 @@ impl Buckets {
     }
 }
 
-/// The documents of a bucket in `count` smaller ones, which keep their order.
+/// Splits a bucket into `count` smaller ones. Documents keep their order within each of them.
 fn split(path: &Path, count: u64, keys: Range<u128>) -> Result<Buckets> {
     let mut smaller = Buckets::create(&path.with_extension(""), count, keys)?;
     let mut file = BufReader::new(File::open(path).map_err(disk_error(path))?);
@@ -165,12 +165,12 @@ fn write_sorted<T: Id>(path: &Path, writer: &mut SplitWriter<T>) -> Result<()> {
     Ok(())
 }
 
-/// Names the folder: the buckets are temporary, and nobody knows their names.
+/// Names the folder in an error: the buckets are temporary files whose names mean nothing to a user.
 fn disk_error(bucket: &Path) -> impl FnOnce(std::io::Error) -> Error + '_ {
     Error::io(bucket.parent().unwrap_or(bucket))
 }
 
-/// Key of a document, and bytes of its tokens.
+/// The key of a document, and the length of its tokens in bytes.
 fn record_head(head: &[u8]) -> Option<(u64, u64)> {
     let (key, count) = head.split_at(8);
     Some((u64::from_le_bytes(key.try_into().ok()?), u64::from_le_bytes(count.try_into().ok()?)))
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use crate::bpe::encoder::Model;
 
-    /// The shard that 500 documents of known tokens make with buckets of this size.
+    /// Returns the shard that 500 documents of known tokens make with buckets of this size.
     fn shuffled(model: &Arc<Model>, folder: &Path, corpus_bytes: u64, bucket_bytes: u64) -> Vec<u8> {
         std::fs::create_dir_all(folder).unwrap();
         std::fs::write(folder.join("shuffle_000_007.tmp"), "of a killed run").unwrap();
@@ -209,7 +209,7 @@ mod tests {
         let one = shuffled(&model, &folder, 100_000, 1 << 20);
         assert!(one == shuffled(&model, &folder, 100_000, 1_000));
         assert!(one == shuffled(&model, &folder, 100_000, 1));
-        // buckets that turn out too large, down to single documents
+        // bucket sizes that force splits, down to single documents
         assert!(one == shuffled(&model, &folder, 1, 3_000));
         assert!(one == shuffled(&model, &folder, 2, 1));
     }

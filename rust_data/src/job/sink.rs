@@ -1,4 +1,4 @@
-//! The end of the pipeline: batches in corpus order become shards, and the journal follows them.
+//! The end of the pipeline: writes batches, in the order of the corpus, to shards, and keeps the journal.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ use crate::shards::settings::OnError;
 /// The tokens of one batch.
 pub struct Encoded<T> {
     pub unit: usize,
-    /// Which file the rows are of.
+    /// Index of the file that the rows belong to.
     pub source: usize,
     pub tokens: Vec<T>,
     pub rows: Vec<RowTokens>,
     pub rejected: Vec<Rejected>,
-    /// Why the file could not be read further.
+    /// Why reading the file stopped early.
     pub broken: Option<String>,
 }
 
-/// The tokens up to `end` are of `row`; a complete row ends in its end-of-text token.
+/// The end of a row's tokens in the batch. A complete row ends with its end-of-text token.
 pub struct RowTokens {
     pub row: u64,
     pub end: usize,
@@ -41,9 +41,9 @@ pub struct Sink<T: Id> {
     on_error: OnError,
     eot: T,
     writer: SplitWriter<T>,
-    /// Takes the documents first if they are to be permuted.
+    /// Holds the documents until the end if they are to be permuted.
     shuffle: Option<Shuffle<T>>,
-    /// Tokens still to pass over because a complete shard holds them.
+    /// Number of tokens to pass over, because a complete shard holds them already.
     skip_tokens: u64,
     /// Whether the last row written is still incomplete.
     open_row: bool,
@@ -146,7 +146,7 @@ impl<T: Id> Sink<T> {
         }
     }
 
-    /// Counts a row without usable text, or stops the job with it.
+    /// Counts a row without usable text, or stops the job with the reason, as `on_error` says.
     fn reject(&mut self, batch: &Encoded<T>, bad: &Rejected) -> Result<()> {
         let source = batch.source;
         if self.on_error == OnError::Stop {
@@ -156,7 +156,7 @@ impl<T: Id> Sink<T> {
         self.journal.sources[source].skipped += 1;
         Progress::add(&self.progress.skipped, 1);
         self.close_row(source)?;
-        // a run that goes on must not count it again
+        // a resumed run must not count the row again
         self.journal.position = Position { unit: batch.unit, row: bad.row + 1, token: 0 };
         Ok(())
     }
@@ -166,7 +166,7 @@ impl<T: Id> Sink<T> {
         self.close_row(source)
     }
 
-    /// What was read of a row before it turned out bad is a document of its own.
+    /// Ends a row that turned out bad after a part of it was written: that part is a document of its own.
     fn close_row(&mut self, source: usize) -> Result<()> {
         if self.open_row {
             self.write(&[self.eot])?;
@@ -175,7 +175,7 @@ impl<T: Id> Sink<T> {
         Ok(())
     }
 
-    /// Records the shards so far, so that a killed run goes on behind them.
+    /// Writes the shards so far to the journal, so that a resumed run goes on behind them.
     pub fn checkpoint(&mut self) -> Result<()> {
         self.journal.splits = self.writer.splits().clone();
         let shards = self.journal.splits.train.shards.len() + self.journal.splits.val.shards.len();
@@ -187,8 +187,8 @@ impl<T: Id> Sink<T> {
         self.journal.sources[source].sha256 = sha256;
     }
 
-    /// Closes the last shard and returns the splits and sources of the whole job. Nothing is left of a corpus
-    /// without a sequence to train on.
+    /// Closes the last shard and returns the splits and sources of the whole job. A corpus without a sequence to train
+    /// on is removed and is an error.
     pub fn finish(mut self) -> Result<(Splits, Vec<SourceInfo>)> {
         if let Some(shuffle) = self.shuffle.take() {
             shuffle.drain(&mut self.writer)?;

@@ -1,4 +1,4 @@
-//! A stream of documents cut into the val and train shards of a directory.
+//! Cuts a stream of documents into the val and train shards of a directory.
 
 use std::marker::PhantomData;
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use crate::error::{Error, Result};
 use crate::shards::manifest::Splits;
 use crate::shards::writer::ShardWriter;
 
-/// Raises a value error if the val split has left no sequence to train on.
+/// Returns a value error if the val split leaves no sequence to train on.
 pub fn check_train(asked: u64, splits: &Splits) -> Result<()> {
     let (train, val) = (splits.train.tokens, splits.val.tokens);
-    // the end-of-text token alone predicts nothing
+    // a single end-of-text token is no sequence to train on
     if train > 1 || val == 0 {
         return Ok(());
     }
@@ -40,7 +40,7 @@ pub struct SplitWriter<T> {
 }
 
 impl<T: Id> SplitWriter<T> {
-    /// Starts with the val split, or with the train split if `val_target` is 0.
+    /// Begins the val split, or the train split if `val_target` is 0.
     pub fn new(directory: PathBuf, model: Arc<Model>, shard_tokens: u64, val_target: u64) -> Self {
         let val_tokens = (val_target > 0).then_some(0);
         let splits = Splits::default();
@@ -48,8 +48,8 @@ impl<T: Id> SplitWriter<T> {
         Self { directory, model, shard_tokens, val_target, splits, shard, val_tokens, document_tokens, tokens }
     }
 
-    /// Goes on behind the complete shards in `splits`, which hold `document_tokens` tokens of a document that has
-    /// not ended yet.
+    /// Goes on behind the complete shards in `splits`. They hold `document_tokens` tokens of a document that has not
+    /// ended.
     pub fn behind(self, splits: Splits, document_tokens: u64) -> Self {
         let written = splits.val.tokens;
         let val_open = written < self.val_target && splits.train.shards.is_empty();
@@ -69,8 +69,8 @@ impl<T: Id> SplitWriter<T> {
         Ok(())
     }
 
-    /// Writes what fits into the current shard and says how much; nothing fits into a full one. The val split is
-    /// full when it holds as many tokens of one document as it was asked for: that document is split.
+    /// Writes as many tokens as fit into the current shard, and returns their number; 0 if the shard is full. The val
+    /// split is full when it holds as many tokens of one document as it was asked for: that document is then split.
     pub fn write(&mut self, tokens: &[T]) -> Result<usize> {
         let mut room = self.shard_tokens - self.shard.as_ref().map_or(0, ShardWriter::tokens);
         if self.val_tokens.is_some() {
@@ -87,7 +87,7 @@ impl<T: Id> SplitWriter<T> {
         Ok(count)
     }
 
-    /// Writes all of `tokens`, with a new shard behind each full one.
+    /// Writes all `tokens`, and begins a new shard whenever one is full.
     pub fn write_all(&mut self, mut tokens: &[T]) -> Result<()> {
         while !tokens.is_empty() {
             match self.write(tokens)? {
@@ -113,7 +113,7 @@ impl<T: Id> SplitWriter<T> {
         Ok(self.shard.insert(shard))
     }
 
-    /// Counts a document whose last token has been written; true if that closed the val split.
+    /// Counts a document whose last token has been written. Returns true if that completed the val split.
     pub fn end_document(&mut self) -> Result<bool> {
         self.open_shard()?.end_document();
         self.document_tokens = 0;
@@ -125,7 +125,8 @@ impl<T: Id> SplitWriter<T> {
         Ok(val_is_full)
     }
 
-    /// Completes the current shard, if there is one, and the val split if it has enough of a document.
+    /// Completes the current shard, if there is one. Ends the val split if it has enough tokens of a document that is
+    /// split.
     pub fn finish_shard(&mut self) -> Result<()> {
         if let Some(shard) = self.shard.take() {
             let info = shard.finish()?;

@@ -8,12 +8,12 @@ use crate::error::{Error, Result};
 /// Ending of files that are still being written.
 pub const TEMPORARY: &str = ".tmp";
 
-/// The name under which a file is written until it is whole. Messages name the file itself.
+/// Returns the name under which a file is written until it is complete. Messages use the name of the file itself.
 pub fn temporary_name(name: &str) -> String {
     format!("{name}{TEMPORARY}")
 }
 
-/// Renames within a directory and makes the new name durable.
+/// Renames a file within its directory, and syncs the directory so that the new name survives a power cut.
 pub fn rename(from: &Path, to: &Path) -> Result<()> {
     let directory = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::rename(from, to).and_then(|()| File::open(directory)?.sync_all()).map_err(Error::io(to))

@@ -1,6 +1,6 @@
 //! nanoGPT's form of a corpus: `train.bin` and `val.bin`, tokens alone, and `meta.json` beside them.
 //!
-//! There is no `meta.pkl`: nanoGPT's scripts take its presence for a character-level vocabulary.
+//! There is no `meta.pkl`: nanoGPT's scripts take it as the sign of a character-level vocabulary.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom, Write};
@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 
 const COPY_BYTES: usize = 1 << 20;
 
-/// Writes one flat file for each split that has tokens. The shards stay; the caller removes them once the
-/// description of the flat files is on disk.
+/// Writes one flat file for each split that has tokens. The shards stay; the caller removes them when `meta.json` is on
+/// disk.
 pub fn flatten(directory: &Path, splits: &Splits) -> Result<Splits> {
     Ok(Splits {
         train: flatten_split(directory, "train", &splits.train)?,
@@ -26,7 +26,7 @@ pub fn flatten(directory: &Path, splits: &Splits) -> Result<Splits> {
 }
 
 fn flatten_split(directory: &Path, name: &str, split: &Split) -> Result<Split> {
-    // an empty file could not be mapped into memory
+    // an empty file cannot be mapped into memory
     if split.tokens == 0 {
         return Ok(Split::default());
     }
@@ -43,8 +43,8 @@ fn flatten_split(directory: &Path, name: &str, split: &Split) -> Result<Split> {
     Ok(Split { tokens, documents, shards, cut_document: split.cut_document })
 }
 
-/// Copies the tokens of all shards to `target` and returns its digest; an error comes with the name of the shard
-/// that could not be read, if it is one.
+/// Copies the tokens of all shards to `target` and returns its digest. An error has the name of the shard, if a shard
+/// could not be read.
 fn copy_tokens(
     directory: &Path,
     split: &Split,

@@ -7,7 +7,7 @@
 //! | 4, 5 | vocabulary size, id of the end-of-text token |
 //! | 6 | documents that end in the shard |
 //! | 8, 9 | number of tokens as u64 |
-//! | 16..24 | SHA-256 of the vocabulary |
+//! | 16..24 | SHA-256 of the tokenizer |
 
 use crate::error::{Error, Result};
 
@@ -48,7 +48,7 @@ impl Header {
         bytes
     }
 
-    /// Reads a header and checks it against the size of its file.
+    /// Reads a header, and checks that it fits the size of its file.
     pub fn parse(bytes: &[u8; HEADER_BYTES], file_bytes: u64) -> Result<Self> {
         let word = |i: usize| u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]]);
         let token_bytes = match (word(0), word(1)) {
@@ -58,7 +58,7 @@ impl Header {
                 return Err(Error::value(format!("magic {magic}, version {version}: not a token shard")));
             }
         };
-        // other writers of this format leave every word behind the third zero
+        // other writers of this format leave all words behind the third one zero
         if word(3) != token_bytes && word(3) != 0 {
             return Err(Error::value(format!(
                 "magic says {token_bytes} bytes a token, header word 3 says {}",

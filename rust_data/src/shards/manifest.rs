@@ -12,7 +12,7 @@ use super::settings::{Form, Settings};
 use crate::error::{Error, Result};
 
 impl Form {
-    /// Name of the file that says what is there and that all is there.
+    /// Name of the file. Its presence means that the corpus is complete.
     pub fn manifest(self) -> &'static str {
         match self {
             Self::Shards => "manifest.json",
@@ -38,12 +38,12 @@ pub struct Manifest {
     pub dtype: String,
     pub seed: u64,
     pub shard_tokens: u64,
-    /// Part `part.0` of `part.1`, of which there is one if the corpus is whole.
+    /// This is part `part.0` of `part.1`; of 1 if the corpus is whole.
     #[serde(default = "whole")]
     pub part: (u64, u64),
     pub splits: Splits,
     pub sources: Vec<SourceInfo>,
-    /// Missing where parts were merged, and in corpora of earlier versions.
+    /// `None` if parts were merged, and in corpora of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<Settings>,
     pub created_by: String,
@@ -73,7 +73,7 @@ pub struct Split {
     /// Documents that end in this split.
     pub documents: u64,
     pub shards: Vec<ShardInfo>,
-    /// Whether the split ends inside a document (val only; train goes on with it).
+    /// Whether the split ends inside a document. Only val can; the rest of the document is the beginning of train.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut_document: bool,
 }
@@ -92,7 +92,7 @@ pub struct ShardInfo {
     pub tokens: u64,
     /// Documents that end in this shard.
     pub documents: u64,
-    /// Of the whole file, header included.
+    /// SHA-256 of the whole file, header included.
     pub sha256: String,
 }
 
@@ -109,7 +109,7 @@ pub struct SourceInfo {
     pub error: Option<String>,
 }
 
-/// Writes a JSON file so that it is there whole or not at all, also after a power cut.
+/// Writes a JSON file completely or not at all, also if the power is cut.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_string_pretty(value).map_err(|e| Error::value(format!("{}: {e}", path.display())))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();

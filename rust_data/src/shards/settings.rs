@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Everything that `--resume` compares. Threads are not among it: they never change the output.
+/// The settings that `--resume` compares. The number of threads is not among them, because it never changes the output.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Settings {
     pub format: Form,
@@ -15,15 +15,15 @@ pub struct Settings {
     pub seed: u64,
     pub part: (u64, u64),
     pub on_error: OnError,
-    /// Follows from `--memory` and decides which lines are too long.
+    /// Longest accepted line, which follows from `--memory`.
     pub max_line_bytes: u64,
     /// Number of row groups and files that this part reads.
     pub units: usize,
-    /// All input files in their order, also those that only other parts read.
+    /// All input files in their order, those that only other parts read included.
     pub inputs: Vec<Input>,
 }
 
-/// What decides the ids of a text.
+/// The settings that decide the ids of a text.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct TokenizerSettings {
     pub sha256: String,
@@ -39,7 +39,7 @@ pub struct Input {
     pub bytes: u64,
 }
 
-/// How the tokens lie on disk.
+/// The form of the corpus on disk.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
@@ -62,7 +62,8 @@ pub enum OnError {
 const LISTED_INPUTS: usize = 5;
 
 impl Settings {
-    /// One sentence for each difference: what it was in `self`, and what it is `now`. Empty if there is none.
+    /// Returns one sentence for each difference: the value in `self`, and the value in `now`. Empty without a
+    /// difference.
     pub fn differences(&self, now: &Self) -> Vec<String> {
         let pairs = self.fields().into_iter().zip(now.fields());
         let mut found: Vec<String> = pairs
@@ -123,7 +124,7 @@ impl Settings {
     }
 }
 
-/// The word that the command line uses for `value`.
+/// Returns the word that the command line uses for `value`.
 fn as_text(value: &impl Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }

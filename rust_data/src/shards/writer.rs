@@ -1,4 +1,4 @@
-//! One shard: written under a temporary name, then header, sync and rename.
+//! Writes one shard: the tokens under a temporary name, then the header, then sync and rename.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -39,7 +39,7 @@ impl ShardWriter {
         let path = directory.join(temporary_name(&name));
         let file = File::options().read(true).write(true).create(true).truncate(true).open(path);
         let file = file.map_err(Error::io(&directory.join(&name)))?;
-        // zeros in the header's place: a file that was never finished is no shard
+        // zeros in place of the header, so that an unfinished file is not taken for a shard
         let buffer = vec![0; HEADER_BYTES];
         Ok(Self { directory: directory.to_owned(), name, file, buffer, written: 0, header })
     }
@@ -73,7 +73,7 @@ impl ShardWriter {
         self.directory.join(&self.name)
     }
 
-    /// Makes the shard durable under its own name.
+    /// Syncs the shard to disk and gives it its own name.
     pub fn finish(mut self) -> Result<ShardInfo> {
         self.flush()?;
         let path = self.path();
@@ -81,7 +81,7 @@ impl ShardWriter {
             self.file.seek(SeekFrom::Start(0))?;
             self.file.write_all(&self.header.to_bytes())?;
             self.file.seek(SeekFrom::Start(0))?;
-            // the digest takes the CPU and the sync the disk
+            // the digest is computed while the sync waits for the disk
             let disk = self.file.try_clone()?;
             let syncing = std::thread::Builder::new().spawn(move || disk.sync_all());
             let sha256 = sha256_of(&mut self.file);
@@ -102,8 +102,8 @@ impl ShardWriter {
     }
 }
 
-/// Has the system begin to write a part of a file to the disk, so that the sync at the end is short;
-/// nothing but speed depends on it.
+/// Asks the system to begin writing a part of a file to the disk, so that the sync at the end is short. Only the speed
+/// depends on it.
 #[cfg(target_os = "linux")]
 fn start_writeback(file: &File, start: u64, len: usize) {
     use std::os::fd::AsRawFd;
@@ -116,7 +116,7 @@ fn start_writeback(file: &File, start: u64, len: usize) {
 #[cfg(not(target_os = "linux"))]
 fn start_writeback(_file: &File, _start: u64, _len: usize) {}
 
-/// SHA-256 in hexadecimal of what is left in `reader`.
+/// Returns the SHA-256 of the rest of `reader`, in hexadecimal.
 pub fn sha256_of(reader: &mut impl Read) -> std::io::Result<String> {
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; BUFFER_BYTES / 4];
