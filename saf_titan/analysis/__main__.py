@@ -4,6 +4,7 @@
     python -m saf_titan.analysis sinks MODEL --text FILE [--out FILE]
     python -m saf_titan.analysis interventions MODEL --text FILE --out DIR
     python -m saf_titan.analysis report RUN [--text FILE] [--out FILE]
+    python -m saf_titan.analysis report RUN RUN [--out FILE]
     python -m saf_titan.analysis report MODEL --text FILE --out FILE
 
 MODEL is a run's folder, which stands for its newest checkpoint, a checkpoint, a folder of transformers, or a .gguf
@@ -19,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from saf_titan.fields.command_line import Parser, run_command, value_of
+from saf_titan.fields.command_line import Parser, note_unused, run_command, value_of
 from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE, Range
 
 if TYPE_CHECKING:
@@ -109,9 +110,19 @@ def interventions(args: argparse.Namespace) -> int:
 
 
 def report(args: argparse.Namespace) -> int:
+    from saf_titan.report.compare import COMPARISON_FILE, write_comparison
     from saf_titan.report.rows import METRICS_FILE
     from saf_titan.report.write import write_report
 
+    if args.text is None:
+        unused = ["sequences", "length", "passage", "behind_norm", "dtype", "config", "tokenizer"]
+        note_unused(args, unused, "without --text, which a model is measured on")
+    if len(args.models) > 1:
+        if args.text is not None:
+            raise ValueError("--text is for one run or model; leave it out, and runs are compared by their logs")
+        print(write_comparison(args.models, args.out or Path(COMPARISON_FILE)))
+        return 0
+    (args.model,) = args.models
     is_run = (args.model / METRICS_FILE).is_file()
     if not is_run and args.text is None:
         raise ValueError(
@@ -126,7 +137,11 @@ def report(args: argparse.Namespace) -> int:
     from saf_titan.report import markup
     from saf_titan.report.model_page import model_sections, write_model_report
 
-    measure = {"passage_tokens": args.passage, "progress": _progress("report")}
+    measure = {
+        "passage_tokens": args.passage,
+        "is_behind_norm": args.behind_norm,
+        "progress": _progress("report"),
+    }
     if is_run:
         sections = model_sections(decoder, excerpts, **measure)
         title = markup.heading(f"Attention of {decoder.name}")
@@ -184,9 +199,13 @@ def _shares(text: str) -> tuple[float, ...]:
     return tuple(_SHARE(part) for part in text.split(","))
 
 
-def _add_model(command: argparse.ArgumentParser, *, sequences: int, length: int, needs_text: bool = True) -> None:
+def _add_model(command: argparse.ArgumentParser, *, sequences: int, length: int) -> None:
     command.add_argument("model", type=Path, metavar="MODEL")
-    command.add_argument("--text", type=Path, required=needs_text, metavar="FILE", help="UTF-8 text")
+    command.add_argument("--text", type=Path, required=True, metavar="FILE", help="UTF-8 text")
+    _add_measurement(command, sequences=sequences, length=length)
+
+
+def _add_measurement(command: argparse.ArgumentParser, *, sequences: int, length: int) -> None:
     command.add_argument(
         "--sequences", type=_COUNT, default=sequences, metavar="N", help=f"spread over the text; default: {sequences}"
     )
@@ -245,12 +264,16 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the results")
     command.set_defaults(run=interventions)
 
-    command = commands.add_parser("report", help="a page about a run, or about a model on a text")
-    _add_model(command, sequences=4, length=256, needs_text=False)
+    command = commands.add_parser("report", help="a page about a run, about several runs, or about a model on a text")
+    command.add_argument("models", type=Path, nargs="+", metavar="RUN|MODEL", help="several runs are compared")
+    command.add_argument("--text", type=Path, metavar="FILE", help="UTF-8 text; a run needs none")
+    _add_measurement(command, sequences=4, length=256)
     command.add_argument(
         "--passage", type=_COUNT, default=64, metavar="N", help="tokens shown word by word; default: 64"
     )
-    command.add_argument("--out", type=Path, metavar="FILE", help="the page; default: report.html in a run's folder")
+    command.add_argument(
+        "--out", type=Path, metavar="FILE", help="default: report.html in a run's folder, comparison.html"
+    )
     command.set_defaults(run=report)
     return main
 

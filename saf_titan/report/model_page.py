@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saf_titan.analysis.contribution import contribution_weights, head_values
+from saf_titan.analysis.contribution import HeadValues, contribution_weights
 from saf_titan.analysis.contribution_summary import summarize_contributions
 from saf_titan.analysis.decoder import AnalysedDecoder
 from saf_titan.analysis.layer import LayerAttention, watching
+from saf_titan.analysis.scores import layer_values
 from saf_titan.data.excerpts import Excerpts
 from saf_titan.heads.names import Head, head_name
 from saf_titan.report import markup
@@ -38,6 +39,7 @@ def write_model_report(
     out: str | Path,
     *,
     passage_tokens: int = 64,
+    is_behind_norm: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """Measure a model on a text, write the page, and return its path; see `model_sections`.
@@ -49,7 +51,9 @@ def write_model_report(
         "<header>",
         markup.heading(decoder.name, 1),
         "</header>",
-        *model_sections(decoder, excerpts, passage_tokens=passage_tokens, progress=progress),
+        *model_sections(
+            decoder, excerpts, passage_tokens=passage_tokens, is_behind_norm=is_behind_norm, progress=progress
+        ),
         markup.footer(),
     ]
     write_whole(path, markup.page(f"{decoder.name}: attention", body))
@@ -57,7 +61,12 @@ def write_model_report(
 
 
 def model_sections(
-    decoder: AnalysedDecoder, excerpts: Excerpts, *, passage_tokens: int = 64, progress: Progress | None = None
+    decoder: AnalysedDecoder,
+    excerpts: Excerpts,
+    *,
+    passage_tokens: int = 64,
+    is_behind_norm: bool = False,
+    progress: Progress | None = None,
 ) -> list[str]:
     """Measure a model on a text and return the sections of a page: the heads, a passage, and a table of all heads.
 
@@ -65,6 +74,7 @@ def model_sections(
         excerpts: at least two sequences that fit the model and its patterns.
         passage_tokens: the beginning of the first sequence is shown word by word, this many tokens of it, or fewer
             where the page would become too large.
+        is_behind_norm: take contributions behind the norm between heads and residual stream, where there is one.
         progress: called with (stage, done, total).
 
     Attention statistics are of live heads; contributions are of all heads but pruned ones. Raises ValueError as
@@ -77,7 +87,8 @@ def model_sections(
         calibration = calibrate(attentions, [tokens_NT], decoder.run, source=excerpts.source, progress=progress)
     else:
         calibration = _all_static(num_layers, num_heads, T)
-    found = _Contributions(num_layers, num_heads, _passage_length(num_layers, num_heads, min(passage_tokens, T)))
+    length = _passage_length(num_layers, num_heads, min(passage_tokens, T))
+    found = _Contributions(num_layers, num_heads, length, decoder, is_behind_norm)
     for n in range(N):
         with watching(attentions, found.add):
             decoder.run(tokens_NT[n : n + 1])
@@ -116,7 +127,10 @@ def model_sections(
 class _Contributions:
     """Contribution weights of all layers, summed up over windows, and those of the passage as they are."""
 
-    def __init__(self, num_layers: int, num_heads: int, length: int) -> None:
+    def __init__(
+        self, num_layers: int, num_heads: int, length: int, decoder: AnalysedDecoder, is_behind_norm: bool
+    ) -> None:
+        self._decoder, self._is_behind_norm = decoder, is_behind_norm
         self.length = length
         self.passage_is_done = False
         self.weights: list[Weights] = []
@@ -127,7 +141,8 @@ class _Contributions:
 
     def add(self, layer: LayerAttention) -> None:
         """Take one layer of a forward of one window."""
-        values = head_values(layer.v_BTKD, layer.wo_HDC)
+        norm = self._decoder.norm(layer.layer) if self._is_behind_norm else None
+        values = layer_values(layer, norm)
         of_head = summarize_contributions(layer.rows, values, top=0)
         of_layer = summarize_contributions(layer.rows, values, level="layer", top=0)
         heads = list(layer.heads)
@@ -138,12 +153,10 @@ class _Contributions:
         ):
             table_LH[layer.layer, heads] = table_LH[layer.layer, heads].nan_to_num() + found_H.cpu()
         if not self.passage_is_done:
-            self._keep_passage(layer)
+            self._keep_passage(layer, values)
 
-    def _keep_passage(self, layer: LayerAttention) -> None:
-        T = self.length
-        p_BHTT = layer.rows(0, T)
-        values = head_values(layer.v_BTKD[:, :T], layer.wo_HDC)
+    def _keep_passage(self, layer: LayerAttention, values: HeadValues) -> None:
+        p_BHTT = layer.rows(0, self.length)
         of_layer = contribution_weights(p_BHTT, values, level="layer")
         of_head = contribution_weights(p_BHTT, values).weight_BHRJ[0].cpu()
         self.weights.append(

@@ -39,6 +39,17 @@ def test_a_run_without_a_text_has_its_ordinary_report(tmp_path: Path, capsys: py
     assert "Freeze after step 60" in (run / "report.html").read_text()
 
 
+def test_several_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [str(write_frozen_run(tmp_path / name)) for name in ("one", "two")]
+    assert main(["report", *runs, "--out", str(tmp_path / "page.html"), "--length", "64"]) == 0
+    output = capsys.readouterr()
+    assert output.out == f"{tmp_path / 'page.html'}\n"
+    assert output.err == "note: --length has no effect without --text, which a model is measured on\n"
+    assert "Comparison of runs" in (tmp_path / "page.html").read_text()
+    assert main(["report", *runs, "--text", "text.txt"]) == 2
+    assert "--text is for one run or model" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
