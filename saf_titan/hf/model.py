@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from logging import LogRecord
 from pathlib import Path
 from typing import Any, cast
 
@@ -199,15 +200,13 @@ def _complete(name: str | Path, read: Callable[..., Any], settings: dict[str, An
     noise.
     """
     logger = logging.get_logger("transformers.modeling_utils")
-    level = logger.level
-    # its report of the weights is a table of many lines
-    logger.setLevel(logging.ERROR)
+    logger.addFilter(_is_no_load_report)
     try:
         model, found = read(**{**settings, "output_loading_info": True, "ignore_mismatched_sizes": True})
     except SafetensorError as error:
         raise ValueError(f"{name}: the weights are damaged or cut short ({error}); copy the files again") from error
     finally:
-        logger.setLevel(level)
+        logger.removeFilter(_is_no_load_report)
     # a misshapen weight comes as its name and both shapes
     misshapen = [key if isinstance(key, str) else key[0] for key in found["mismatched_keys"]]
     if lacking := sorted([*found["missing_keys"], *misshapen]):
@@ -218,6 +217,11 @@ def _complete(name: str | Path, read: Callable[..., Any], settings: dict[str, An
     if unused := sorted(found["unexpected_keys"]):
         logger.warning(f"{name} has weights that {type(model).__name__} does not use: {_some(unused)}")
     return model
+
+
+def _is_no_load_report(record: LogRecord) -> bool:
+    """Keeps back the report of the weights, a table of many lines before the one that says what is wrong."""
+    return "LOAD REPORT" not in record.getMessage()
 
 
 def _some(names: Sequence[str]) -> str:

@@ -62,14 +62,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_weights_without_a_place_are_said(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_without_a_place_are_said(made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = write_model(tmp_path / "less") / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"num_hidden_layers": 1}))
     words = ["--text", str(made / "text.txt"), "--length", "16"]
     assert main(["calibrate", str(tmp_path / "less"), *words, "--out", str(tmp_path / "stats")]) == 0
-    said = [line for line in capsys.readouterr().err.splitlines() if "does not use" in line]
-    assert len(said) == 1
-    assert "model.layers.1.input_layernorm.weight" in said[0]
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("transformers")] == [
+        f"{tmp_path / 'less'} has weights that SAFLlamaForCausalLM does not use: "
+        "model.layers.1.input_layernorm.weight, model.layers.1.mlp.down_proj.weight, model.layers.1.mlp.gate_proj.weight, "
+        "model.layers.1.mlp.up_proj.weight, model.layers.1.post_attention_layernorm.weight and 8 more"
+    ]
 
 
 def test_a_frozen_model_without_a_tokenizer_is_said(
@@ -300,7 +302,6 @@ def test_statistics_of_another_length_than_the_plan(
         ("replacement NONE --stats STATS --text NONE --out X/losses", "make it, or choose another place"),
         ("evaluate NONE --tasks none --out X/results", "make it, or choose another place"),
         ("freeze NONE --plan NONE --out TEXT/x", "text.txt is a file; choose another place"),
-        ("export NONE --out TEXT/x", "text.txt is a file; choose another place"),
         ("finetune MODEL --task sst2 --data NONE --out TEXT/x", "text.txt is a file; choose another place"),
         ("freeze MODEL --plan STATS --out X", "a static_plan is needed"),
         ("freeze FROZEN --plan PLAN --out X", "has a plan of 2 static heads already"),
