@@ -69,8 +69,9 @@ def test_weights_without_a_place_are_said(made: Path, tmp_path: Path, caplog: py
     assert main(["calibrate", str(tmp_path / "less"), *words, "--out", str(tmp_path / "stats")]) == 0
     assert [record.getMessage() for record in caplog.records if record.name.startswith("transformers")] == [
         f"{tmp_path / 'less'} has weights that SAFLlamaForCausalLM does not use: "
-        "model.layers.1.input_layernorm.weight, model.layers.1.mlp.down_proj.weight, model.layers.1.mlp.gate_proj.weight, "
-        "model.layers.1.mlp.up_proj.weight, model.layers.1.post_attention_layernorm.weight and 8 more"
+        "model.layers.1.input_layernorm.weight, model.layers.1.mlp.down_proj.weight, "
+        "model.layers.1.mlp.gate_proj.weight, model.layers.1.mlp.up_proj.weight, "
+        "model.layers.1.post_attention_layernorm.weight and 8 more"
     ]
 
 
