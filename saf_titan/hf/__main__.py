@@ -30,7 +30,8 @@ from saf_titan.config import load_config
 from saf_titan.data.excerpts import Excerpts
 from saf_titan.fields.command_line import Parser, note_unused, run_command, value_of
 from saf_titan.fields.convert import field_types
-from saf_titan.hf.arguments import AT_LEAST_2, open_model
+from saf_titan.fields.places import require_file_place, require_new_folder
+from saf_titan.hf.arguments import AT_LEAST_2, open_model, require_model
 from saf_titan.hf.export import export_checkpoint, import_model
 from saf_titan.hf.measure import calibrate_model, compensate, text_loss, write_weights
 from saf_titan.hf.task_commands import add_task_commands
@@ -46,6 +47,7 @@ from saf_titan.saf.plan.settings import PlanSettings
 
 
 def calibrate(args: argparse.Namespace) -> int:
+    require_file_place(args.out)
     model = open_model(args.model)
     windows = _windows(args, model)
     calibration = calibrate_model(
@@ -66,9 +68,8 @@ def calibrate(args: argparse.Namespace) -> int:
 
 
 def freeze(args: argparse.Namespace) -> int:
+    require_new_folder(args.out)
     plan = StaticPlan.load(args.plan)
-    if args.out.exists():
-        raise ValueError(f"{args.out} exists already; choose another folder or remove it")
     if args.compensate and args.text is None and args.data is None:
         raise ValueError("--compensate solves weights on sequences: give --text or --data")
     if not args.compensate:
@@ -83,11 +84,8 @@ def freeze(args: argparse.Namespace) -> int:
     write_weights(model, rows)
     model.zero_unused_weights()
     model.save_pretrained(args.out)
-    # a model that was calibrated on shards may have none
-    with suppress(ValueError):
-        read_tokenizer(args.model).save_pretrained(args.out)
     changed = f", new weights for {len(rows)} of them" if args.compensate else ""
-    print(f"{len(plan.heads)} static heads{changed}; wrote {args.out}")
+    print(f"{len(plan.heads)} static heads{changed}; wrote {args.out}{_copy_tokenizer(args.model, args.out)}")
     return 0
 
 
@@ -120,6 +118,7 @@ def perplexity(args: argparse.Namespace) -> int:
 
 
 def replacement(args: argparse.Namespace) -> int:
+    require_file_place(args.out)
     calibration = Calibration.load(args.stats)
     model = open_model(args.model)
     args.length = args.length or calibration.seq_len
@@ -154,6 +153,8 @@ def export(args: argparse.Namespace) -> int:
 
 
 def import_weights(args: argparse.Namespace) -> int:
+    if Path(args.model).suffix != ".pt":
+        require_model(Path(args.model), needed="give a folder of transformers, a .gguf file, or nanoGPT's ckpt.pt")
     print(f"wrote {args.out}: {import_model(load_config(args.config, []), Path(args.model), args.out)}")
     return 0
 
@@ -172,6 +173,17 @@ def _windows(args: argparse.Namespace, model: Any) -> Excerpts:
     with suppress(ValueError):
         opening = opening_ids(read_tokenizer(args.model))
     return shard_windows(args.data, args.sequences, args.length, vocab_size=model.config.vocab_size, opening=opening)
+
+
+def _copy_tokenizer(model: str, out: Path) -> str:
+    """Write the tokenizer of a model beside the new one; return what to say where there is none to write."""
+    try:
+        tokenizer = read_tokenizer(model)
+    except ValueError as error:
+        # a model that was calibrated on shards may have none
+        return f" without a tokenizer: {error}"
+    tokenizer.save_pretrained(out)
+    return ""
 
 
 def _behind(windows: Excerpts) -> str:

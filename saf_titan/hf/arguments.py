@@ -17,6 +17,15 @@ AT_LEAST_2 = value_of(Annotated[int, Range(low=2)])
 
 def open_model(name: str) -> Any:
     """The model in a folder or a .gguf file, for evaluation. ValueError if there is none."""
-    if not Path(name).exists():
-        raise ValueError(f"{name} does not exist: give the folder of a model, or a .gguf file")
+    require_model(Path(name))
     return load(name).eval()
+
+
+def require_model(path: Path, *, needed: str = "give the folder of a model, or a .gguf file") -> None:
+    """ValueError, which ends with what is needed, unless a path is a folder with a config.json or a .gguf file."""
+    if not path.exists():
+        raise ValueError(f"{path} does not exist: {needed}")
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise ValueError(f"{path} is no model of transformers (it has no config.json): {needed}")
+    if path.is_file() and path.suffix != ".gguf":
+        raise ValueError(f"{path} is no model of transformers: {needed}")

@@ -16,8 +16,9 @@ from transformers import GenerationConfig, LlamaConfig, PreTrainedConfig, Qwen3C
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from saf_titan.config import RunConfig
+from saf_titan.fields.places import require_new_folder
 from saf_titan.hf.gpt_weights import gpt_config_of, gpt_from_hf, gpt_from_nanogpt, gpt_to_hf
-from saf_titan.hf.model import load, model_class, our_config
+from saf_titan.hf.model import PREFIX, load, model_class, our_config
 from saf_titan.hf.tokenizer_files import write_tokenizer
 from saf_titan.models import model_spec
 from saf_titan.saf.container import readable
@@ -33,8 +34,7 @@ def export_checkpoint(run: RunConfig, checkpoint: Path, out: Path, *, tokenizer:
     Returns what was written, for people. Raises ValueError if the folder exists, the checkpoint is damaged or not of
     the run's model, or ``tokenizer`` is not that of the corpus.
     """
-    if out.exists():
-        raise ValueError(f"{out} exists already; choose another folder or remove it")
+    require_new_folder(out)
     state = read_checkpoint(checkpoint)
     weights = model_tensors(state)
     _require_weights(weights, run, checkpoint)
@@ -68,8 +68,7 @@ def import_model(run: RunConfig, folder: Path, out: Path) -> str:
     The run sets checkpoint.initial_load_model_only = true. Returns what was written, for people. Raises ValueError
     unless the weights are of the run's model.
     """
-    if out.exists():
-        raise ValueError(f"{out} exists already; choose another folder or remove it")
+    require_new_folder(out)
     if folder.suffix == ".pt":
         weights = _read_nanogpt(folder, run)
         _require_weights(weights, run, folder)
@@ -201,15 +200,22 @@ def _fill(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def _require_same_config(config: PreTrainedConfig, run: RunConfig, folder: Path) -> None:
-    ordinary = config.to_dict()
-    for name, value in _config_of(run).to_dict().items():
+    ordinary, needed = config.to_dict(), _config_of(run)
+    kind = config.model_type.removeprefix(PREFIX)
+    if kind != needed.model_type:
+        raise ValueError(
+            f"{folder} is a model of type {kind}, and the configured model is of type {needed.model_type}: set "
+            "model.family, and for gpt model.position, to those of the folder"
+        )
+    for name, value in needed.to_dict().items():
         if name in _FREE or name not in ordinary:
             continue
-        if ordinary[name] != value:
-            raise ValueError(
-                f"{folder} has {name} = {ordinary[name]!r}, and the configured model {value!r}: set [model] to the "
-                "sizes of the folder"
-            )
+        found = ordinary[name]
+        if name in _ACTIVATIONS:
+            found = _SAME_ACTIVATION.get(found, found)
+        if found != value:
+            remedy = _REMEDIES.get(name, "set [model] to the sizes of the folder")
+            raise ValueError(f"{folder} has {name} = {ordinary[name]!r}, and the configured model {value!r}: {remedy}")
 
 
 _FREE = frozenset(
@@ -219,3 +225,12 @@ _FREE = frozenset(
     | {"max_window_layers", "layer_types", "sliding_window"}
 )
 """Settings that do not change what the weights compute."""
+
+_ACTIVATIONS = ("activation_function", "hidden_act")
+_SAME_ACTIVATION = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "gelu_python": "gelu"}
+"""Other names that transformers has for the same function."""
+
+_GELU = 'set model.gelu, "tanh" for gelu_new or "exact" for gelu; no other function can be imported'
+_LENGTH = "set training.seq_len to the positions of the folder"
+_REMEDIES = {**dict.fromkeys(_ACTIVATIONS, _GELU), "n_positions": _LENGTH}
+"""What to do about a setting that is no size of the model."""

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from saf_titan.fields.places import require_new_folder
 from saf_titan.hf.answer_tasks import AnswerTask, Example
 from saf_titan.hf.model import load
 from saf_titan.hf.text import longest_text, require_length
@@ -187,8 +188,7 @@ def finetune(
     Returns what ``finetune.json`` in the new folder records. Raises ValueError, before any training, for files,
     settings and models that do not fit.
     """
-    if out.exists():
-        raise ValueError(f"{out} exists already; choose another folder or remove it")
+    require_new_folder(out)
     tokenizer = read_tokenizer(folder)
     answer_ids = answer_tokens(tokenizer, task.answers)
     examples = {"data": task.read(data)} | ({} if evaluation is None else {"evaluation": task.read(evaluation)})

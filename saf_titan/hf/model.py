@@ -8,15 +8,18 @@ the ordinary one, so everything that works with that works with it: generation, 
 from __future__ import annotations
 
 import math
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from logging import LogRecord
 from pathlib import Path
 from typing import Any, cast
 
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
-from transformers.utils import cached_file
+from transformers.utils import cached_file, logging
 
 from saf_titan.hf.attention import ATTENTION
 from saf_titan.hf.card import write_card
@@ -166,7 +169,7 @@ def load(name: str | Path, plan: StaticPlan | None = None, **kwargs: Any) -> Any
         settings = {key: kwargs[key] for key in ("revision", "cache_dir", "local_files_only") if key in kwargs}
         config = our_config(AutoConfig.from_pretrained(name, **settings))
         kind = model_class(config)
-        model = _complete(name, *kind.from_pretrained(name, config=config, output_loading_info=True, **kwargs))
+        model = _complete(name, partial(kind.from_pretrained, name, config=config), kwargs)
     attach(model)
     if plan is not None:
         if model.plan is not None:
@@ -177,9 +180,8 @@ def load(name: str | Path, plan: StaticPlan | None = None, **kwargs: Any) -> Any
 
 def _load_gguf(file: Path, settings: dict[str, Any]) -> Any:
     """The weights of a .gguf file in our class, read by the ordinary one: transformers reads them by the model_type."""
-    settings = settings | {"gguf_file": file.name, "output_loading_info": True}
-    loaded: Any = AutoModelForCausalLM.from_pretrained(file.parent, **settings)
-    ordinary = _complete(file, *loaded)
+    read = partial(AutoModelForCausalLM.from_pretrained, file.parent, gguf_file=file.name)
+    ordinary = _complete(file, read, settings)
     # the weights are plain numbers now: saved as they are, and cast like any others
     if hasattr(ordinary.config, "quantization_config"):
         del ordinary.config.quantization_config
@@ -191,13 +193,39 @@ def _load_gguf(file: Path, settings: dict[str, Any]) -> Any:
     return model.eval()
 
 
-def _complete(name: str | Path, model: Any, found: dict[str, Any]) -> Any:
-    """The loaded model; ValueError if weights were missing or misshapen, which transformers would fill with noise."""
-    if lacking := sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"]))):
+def _complete(name: str | Path, read: Callable[..., Any], settings: dict[str, Any]) -> Any:
+    """The model that ``read`` loads, with transformers' ``settings``, and a note of weights that it has no place for.
+
+    Raises ValueError for a damaged file, and where weights are missing or misshapen, which transformers would fill with
+    noise.
+    """
+    logger = logging.get_logger("transformers.modeling_utils")
+    logger.addFilter(_is_no_load_report)
+    try:
+        model, found = read(**{**settings, "output_loading_info": True, "ignore_mismatched_sizes": True})
+    except SafetensorError as error:
+        raise ValueError(f"{name}: the weights are damaged or cut short ({error}); copy the files again") from error
+    finally:
+        logger.removeFilter(_is_no_load_report)
+    # a misshapen weight comes as its name and both shapes
+    misshapen = [key if isinstance(key, str) else key[0] for key in found["mismatched_keys"]]
+    if lacking := sorted([*found["missing_keys"], *misshapen]):
         raise ValueError(
-            f"{name} lacks weights of {type(model).__name__}, or has them in another shape: {', '.join(lacking[:5])}"
+            f"{name} lacks weights of {type(model).__name__}, or has them in another shape: {_some(lacking)}; its "
+            "config.json must be that of its weights"
         )
+    if unused := sorted(found["unexpected_keys"]):
+        logger.warning(f"{name} has weights that {type(model).__name__} does not use: {_some(unused)}")
     return model
+
+
+def _is_no_load_report(record: LogRecord) -> bool:
+    """Keeps back the report of the weights, a table of many lines before the one that says what is wrong."""
+    return "LOAD REPORT" not in record.getMessage()
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def our_config(config: PreTrainedConfig) -> PreTrainedConfig:

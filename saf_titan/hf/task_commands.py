@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from saf_titan.fields.places import require_file_place
 from saf_titan.hf.answer_tasks import TASKS
-from saf_titan.hf.arguments import AT_LEAST_0, AT_LEAST_1, AT_LEAST_2, POSITIVE, open_model
+from saf_titan.hf.arguments import AT_LEAST_0, AT_LEAST_1, AT_LEAST_2, POSITIVE, open_model, require_model
 from saf_titan.hf.finetune import FinetuneSettings
 from saf_titan.hf.finetune import finetune as run_finetuning
 from saf_titan.hf.tokenizer_files import read_tokenizer
@@ -26,6 +27,8 @@ def evaluate(args: argparse.Namespace) -> int:
         from saf_titan.hf.evaluation import evaluate as run_tasks
     except ImportError as error:
         raise ValueError(str(error)) from error
+    if args.out is not None:
+        require_file_place(args.out)
     datasets.disable_progress_bars()
     model = open_model(args.model)
     device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -49,8 +52,7 @@ def evaluate(args: argparse.Namespace) -> int:
 
 
 def finetune(args: argparse.Namespace) -> int:
-    if not args.model.is_dir():
-        raise ValueError(f"{args.model} is not the folder of a model")
+    require_model(args.model, needed="give the folder of a model")
     micro_batch = args.micro_batch or args.batch_size
     settings = FinetuneSettings(
         learning_rate=args.learning_rate,

@@ -23,8 +23,8 @@ def read_tokenizer(model: str | Path) -> Any:
         return AutoTokenizer.from_pretrained(path, **settings)
     except (ValueError, OSError) as error:
         raise ValueError(
-            f"{model} has no tokenizer that transformers can read ({str(error).splitlines()[0]}): copy its tokenizer "
-            "files there, or give token shards with --data"
+            f"{model} has no tokenizer that transformers can read ({str(error).splitlines()[0].rstrip(': ')}): copy "
+            "its tokenizer files there"
         ) from error
 
 

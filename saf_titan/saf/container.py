@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint import CheckpointException
 
+from saf_titan.fields.places import require_file_place
+
 _KEY = "saf_titan"
 
 
@@ -99,8 +101,12 @@ def read_file(path: str | Path, kind: str) -> bytes:
 
 
 def write_file(path: str | Path, data: bytes) -> None:
-    """Write all of the data or nothing: temporary file, sync, rename. An existing file is replaced."""
+    """Write all of the data or nothing: temporary file, sync, rename. An existing file is replaced.
+
+    Raises ValueError where no file of this name can be; see `require_file_place`.
+    """
     path = Path(path)
+    require_file_place(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         # not a private temporary file, so that its permissions follow the umask

@@ -102,6 +102,43 @@ def test_imported_logits_are_those_of_transformers(stock: Any, config: Path, imp
         assert torch.equal(again(tokens()).logits, expected)
 
 
+def test_another_name_of_the_same_activation(stock: Any, config: Path, tmp_path: Path) -> None:
+    stock.config.activation_function = "gelu_pytorch_tanh"
+    stock.save_pretrained(tmp_path / "renamed")
+    out = tmp_path / "run/checkpoint/step-0"
+    assert main(["import", str(tmp_path / "renamed"), "--config", str(config), "--out", str(out)]) == 0
+    with torch.no_grad():
+        expected = AutoModelForCausalLM.from_pretrained(tmp_path / "renamed")(tokens()).logits
+        torch.testing.assert_close(load(config, out)(tokens()), expected, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "message"),
+    [
+        ({"activation_function": "gelu"}, {}, 'set model.gelu, "tanh" for gelu_new or "exact" for gelu'),
+        ({}, {f"seq_len = {T}": f"seq_len = {2 * T}"}, "set training.seq_len to the positions of the folder"),
+        ({}, {"'learned'": "'rope'"}, "of type gpt2, and the configured model is of type gpt_neox: set model.family"),
+    ],
+)
+def test_a_setting_of_another_model_is_named_with_its_remedy(
+    theirs: dict[str, str],
+    ours: dict[str, str],
+    message: str,
+    stock: Any,
+    config: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stock.config.update(theirs)
+    stock.save_pretrained(tmp_path / "gpt2")
+    for old, new in ours.items():
+        config.write_text(config.read_text().replace(old, new))
+    assert main(["import", str(tmp_path / "gpt2"), "--config", str(config), "--out", str(tmp_path / "x")]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize("content", ["mean", "prune"])
 def test_bias_rows_of_static_heads_stay_zero(content: str, config: Path, imported: Path, tmp_path: Path) -> None:
     model, plan = frozen(config, imported, content)

@@ -52,7 +52,36 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert saf(["select", str(folder / "stats"), *options]) == 0
     assert main(["freeze", str(folder / "model"), "--plan", str(folder / "plan"), "--out", str(folder / "frozen")]) == 0
     stock_model("llama").save_pretrained(folder / "frozen/bare")
+    (folder / "empty").mkdir()
+    cut = write_model(folder / "cut") / "model.safetensors"
+    cut.write_bytes(cut.read_bytes()[:1000])
+    settings = json.loads((folder / "cut/config.json").read_text())
+    for name, change in (("shape", {"vocab_size": 51}), ("more", {"num_hidden_layers": 3})):
+        config = write_model(folder / name) / "config.json"
+        config.write_text(json.dumps(settings | change))
     return folder
+
+
+def test_weights_without_a_place_are_said(made: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = write_model(tmp_path / "less") / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"num_hidden_layers": 1}))
+    words = ["--text", str(made / "text.txt"), "--length", "16"]
+    assert main(["calibrate", str(tmp_path / "less"), *words, "--out", str(tmp_path / "stats")]) == 0
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("transformers")] == [
+        f"{tmp_path / 'less'} has weights that SAFLlamaForCausalLM does not use: "
+        "model.layers.1.input_layernorm.weight, model.layers.1.mlp.down_proj.weight, "
+        "model.layers.1.mlp.gate_proj.weight, model.layers.1.mlp.up_proj.weight, "
+        "model.layers.1.post_attention_layernorm.weight and 8 more"
+    ]
+
+
+def test_a_frozen_model_without_a_tokenizer_is_said(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stock_model("llama", num_key_value_heads=4).save_pretrained(tmp_path / "bare")
+    words = ["--plan", str(made / "plan"), "--out", str(tmp_path / "out")]
+    assert main(["freeze", str(tmp_path / "bare"), *words]) == 0
+    assert f"without a tokenizer: {tmp_path / 'bare'} has no tokenizer" in capsys.readouterr().out
 
 
 def test_the_statistics_say_where_they_come_from(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,6 +293,17 @@ def test_statistics_of_another_length_than_the_plan(
         ("calibrate MODEL --text MODEL/model.safetensors --length 16 --out X", "not UTF-8"),
         ("calibrate FROZEN/bare --text TEXT --length 16 --out X", "has no tokenizer that transformers can read"),
         ("calibrate MODEL --data MODEL --length 16 --out X", "manifest.json"),
+        ("calibrate TEXT --text TEXT --out X", "text.txt is no model of transformers: give the folder"),
+        ("calibrate EMPTY --text TEXT --out X", "it has no config.json"),
+        ("calibrate CUT --text TEXT --length 16 --out X", "the weights are damaged or cut short"),
+        ("calibrate SHAPE --text TEXT --length 16 --out X", "lm_head.weight, model.embed_tokens.weight"),
+        ("calibrate MORE --text TEXT --length 16 --out X", "and 8 more; its config.json must be that of its weights"),
+        ("calibrate NONE --text NONE --out MODEL", "model is a folder; give the name of a file"),
+        ("calibrate NONE --text NONE --out X/stats", "make it, or choose another place"),
+        ("replacement NONE --stats STATS --text NONE --out X/losses", "make it, or choose another place"),
+        ("evaluate NONE --tasks none --out X/results", "make it, or choose another place"),
+        ("freeze NONE --plan NONE --out TEXT/x", "text.txt is a file; choose another place"),
+        ("finetune MODEL --task sst2 --data NONE --out TEXT/x", "text.txt is a file; choose another place"),
         ("freeze MODEL --plan STATS --out X", "a static_plan is needed"),
         ("freeze FROZEN --plan PLAN --out X", "has a plan of 2 static heads already"),
         ("freeze MODEL --plan PLAN --out FROZEN", "exists already"),
@@ -283,6 +323,10 @@ def test_mistakes_are_one_line(
         "STATS": "stats",
         "PLAN": "plan",
         "FROZEN": "frozen",
+        "EMPTY": "empty",
+        "CUT": "cut",
+        "SHAPE": "shape",
+        "MORE": "more",
     }
     for name, place in places.items():
         words = words.replace(name, str(made / place))

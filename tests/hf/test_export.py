@@ -202,8 +202,11 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     for words, message in [
         (f"export {tmp_path} --out {tmp_path}/x", "not a complete checkpoint"),
         (f"export {made.checkpoint} --out {tmp_path}/model", "exists already"),
+        (f"export {made.checkpoint} --out {made.config}/x", "is a file; choose another place"),
         (f"export {made.checkpoint} --config {other} --out {tmp_path}/x", "configuration of its run with --config"),
         (f"import {tmp_path}/model --config {other} --out {tmp_path}/x", "num_hidden_layers"),
+        (f"import {tmp_path}/none --config {made.config} --out {tmp_path}/x", "none does not exist: give a folder of"),
+        (f"import {made.config} --config {made.config} --out {tmp_path}/x", "is no model of transformers"),
     ]:
         assert main(words.split()) == 2
         error = capsys.readouterr().err

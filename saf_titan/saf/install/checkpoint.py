@@ -18,6 +18,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from saf_titan.fields.places import require_new_folder
 from saf_titan.saf import container
 from saf_titan.saf.container import readable, write_file
 from saf_titan.saf.install.integrity import CheckedReader, DamagedCheckpoint, first_cause, read_index
@@ -82,8 +83,7 @@ def load_weights(folder: Path, weights: dict[str, Tensor]) -> None:
 
 def write_checkpoint(state: dict[str, Any], folder: Path) -> None:
     """Save nested dictionaries as a checkpoint. ValueError if the folder is there already."""
-    if folder.exists():
-        raise ValueError(f"{folder} exists already; choose another folder or remove it")
+    require_new_folder(folder)
     with _one_process():
         try:
             dcp.save(state, checkpoint_id=folder, no_dist=True)
