@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 def contributions(args: argparse.Namespace) -> int:
     if args.query is not None and args.query >= args.length:
         raise ValueError(f"--query {args.query}, but the sequences have the positions 0 to {args.length - 1}")
+    _require_place(args.out)
     decoder, excerpts = _open(args)
     from saf_titan.analysis.contribution_tables import measure_contributions, query_lines, token_shares
     from saf_titan.analysis.tables import stdout_is_terminal
@@ -48,6 +49,7 @@ def contributions(args: argparse.Namespace) -> int:
 
 
 def sinks(args: argparse.Namespace) -> int:
+    _require_place(args.out)
     decoder, excerpts = _open(args)
     from saf_titan.analysis.sink_tables import measure_sinks
     from saf_titan.analysis.tables import stdout_is_terminal
@@ -66,7 +68,7 @@ def sinks(args: argparse.Namespace) -> int:
 
 def interventions(args: argparse.Namespace) -> int:
     if args.out.exists() and not args.out.is_dir():
-        raise ValueError(f"{args.out} is a file: give a folder")
+        raise ValueError(f"--out {args.out} is a file: give a folder")
     # a mistake in a name comes before the model is read
     from saf_titan.analysis.interventions import Settings
 
@@ -80,6 +82,10 @@ def interventions(args: argparse.Namespace) -> int:
         seeds=tuple(range(args.seeds)),
         is_behind_norm=args.behind_norm,
     )
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out {args.out} cannot be made ({error.strerror}): give another folder") from error
     decoder, excerpts = _open(args)
     from saf_titan.analysis.intervention_results import ranking_lines, share_lines, write_results
     from saf_titan.analysis.interventions import measure_interventions, measured_positions
@@ -133,6 +139,7 @@ def report(args: argparse.Namespace) -> int:
     if args.text is None:
         print(write_report(args.model, out=args.out))
         return 0
+    _require_place(args.out)
     decoder, excerpts = _open(args)
     from saf_titan.report import markup
     from saf_titan.report.model_page import model_sections, write_model_report
@@ -172,6 +179,16 @@ def _open(args: argparse.Namespace) -> tuple[AnalysedDecoder, Excerpts]:
 
 def _about(args: argparse.Namespace, decoder: AnalysedDecoder) -> dict[str, Any]:
     return {"model": decoder.name, "text": str(args.text), "sequences": args.sequences, "length": args.length}
+
+
+def _require_place(out: Path | None) -> None:
+    """Raise ValueError, before anything is measured, if `out` cannot be a file."""
+    if out is None:
+        return
+    if out.is_dir():
+        raise ValueError(f"--out {out} is a folder: give a file in it")
+    if not out.parent.is_dir():
+        raise ValueError(f"--out {out}: there is no folder {out.parent}; make it, or give another file")
 
 
 def _write(out: Path | None, values: dict[str, Any]) -> None:

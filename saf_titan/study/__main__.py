@@ -18,10 +18,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 from saf_titan.config import ConfigError, override_table
 from saf_titan.config.packaged import STUDIES, packaged_names
-from saf_titan.fields.command_line import Parser
+from saf_titan.fields.command_line import Parser, value_of
+from saf_titan.fields.ranges import POSITIVE
 from saf_titan.study.load import load_study
 from saf_titan.study.plan import StudyPlan
 
@@ -114,7 +116,9 @@ def _parser() -> Parser:
     parser.add_argument("--table", action="store_true", help="write the results of what is there, and train nothing")
     parser.add_argument("--arms", nargs="+", default=(), metavar="ARM", help="these arms, and what they refer to")
     parser.add_argument("--seeds", nargs="+", type=int, default=(), metavar="SEED", help="these seeds")
-    parser.add_argument("--nproc_per_node", type=int, metavar="N", help="ranks of a run on a node")
+    parser.add_argument(
+        "--nproc_per_node", type=value_of(Annotated[int, POSITIVE]), metavar="N", help="ranks of a run on a node"
+    )
     parser.add_argument("--device", choices=("auto", "cpu"), help="cpu: not on the accelerator")
     return parser
 

@@ -61,6 +61,8 @@ def _arms(tables: Any, source: str, problems: list[Problem]) -> Iterator[Arm]:
         place = arm_source(source, name) if isinstance(name, str) and name else f"{source}: arm {number}"
         if isinstance(table, dict) and "name" not in table:
             problems.append(Problem(place, "name", "", "is missing: give the arm a name of its own"))
+        elif name == "":
+            problems.append(Problem(place, "name", '""', "must not be empty: give the arm a name of its own"))
         yield Arm(**{"name": "", **_section(Arm, table, place, problems)})
 
 

@@ -61,6 +61,8 @@ class StudyPlan:
         self._source = str(study.file)
         self._given = given or Table({}, COMMAND_LINE)
         self._base = self._load({}, self._source)
+        if repeated := [seed for seed in self.seeds if self.seeds.count(seed) > 1]:
+            raise ConfigError([Problem(COMMAND_LINE, "--seeds", str(repeated[0]), "is given twice; give it once")])
         self.arms = self._chosen(arms)
         self.runs = [run for seed in self.seeds for run in self._runs_of(seed)]
         references = [run.references["seconds_of"] for run in self.runs if "seconds_of" in run.references]
@@ -289,6 +291,13 @@ class StudyPlan:
                 f"has no complete checkpoint of step {run.first_step}: {run.checkpoint} does not exist or is cut short"
             )
             yield Problem(f"{self._source}: [parent]", "run", f'"{self.study.parent.run}"', message)
+        if config.saf.enable and config.freeze_step < run.first_step:
+            message = f"is before the branch of the arm, after step {run.first_step}; freeze there or later"
+            yield Problem(place, "saf.step", str(config.freeze_step), message)
+        source = run.references.get("heads_of")
+        if source is not None and not self.config(source).saf.enable:
+            message = "freezes no heads; name an arm that sets a key of [saf]"
+            yield Problem(place, "heads_of", f'"{source.name}"', message)
         other = run.references.get("seconds_of")
         if other is not None and other.first_step != run.first_step:
             message = (

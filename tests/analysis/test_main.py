@@ -140,8 +140,12 @@ def test_interventions_of_both_kinds_of_model(
         (("interventions", "{run}", "--text", "{text}", "--metrics", "norms", "--out", "{out}"), "metric 'norms' is"),
         (("interventions", "{run}", "--text", "{text}", "--shares", "2", "--out", "{out}"), "2"),
         (("interventions", "{run}", "--text", "{text}", "--out", "{text}"), "is a file: give a folder"),
+        (("interventions", "{run}", "--text", "{text}", "--out", "{text}/x"), "cannot be made"),
+        (("contributions", "{run}", "--text", "{text}", "--out", "{out}/no/c.json"), "there is no folder"),
+        (("sinks", "{run}", "--text", "{text}", "--out", "{run}"), "is a folder: give a file in it"),
+        (("report", "{run}", "--text", "{text}", "--out", "{out}/no/page.html"), "there is no folder"),
         (("sinks", "{hf}", "--text", "{text}", "--length", "16", "--tokenizer", "gpt2"), "are for checkpoints of this"),
-        (("report",), "invalid choice"),
+        (("reports",), "invalid choice"),
     ],
 )
 def test_mistakes_end_in_one_line(

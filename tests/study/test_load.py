@@ -95,3 +95,10 @@ def test_what_cannot_be_combined(tmp_path: Path, text: str, fault: str) -> None:
 def test_a_file_that_does_not_exist_is_looked_for_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no such file; did you mean 124m_4k_controls\?"):
         load_study(tmp_path / "124m_4k_control.toml")
+
+
+def test_an_empty_name_is_no_name(tmp_path: Path) -> None:
+    found = problems(tmp_path, 'config = "debug_cpu"\n[[arm]]\nname = ""\n[[arm]]\nname = ""\n')
+    assert [line.partition(": arm ")[2] for line in found] == [
+        f'{number}: name = "": must not be empty: give the arm a name of its own' for number in (1, 2)
+    ]

@@ -209,3 +209,10 @@ def test_an_arm_whose_settings_have_changed_is_refused(
         assert f"remove {out / 'mean_25__-2'}" in message
     finally:
         metrics.write_text(whole)
+
+
+def test_ranks_below_one_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(STUDY)
+    assert main([str(tmp_path / "study.toml"), "--dry-run", "--nproc_per_node", "0"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--nproc_per_node: '0' must be a whole number, at least 1" in line

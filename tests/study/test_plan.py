@@ -125,3 +125,22 @@ def test_equal_time_needs_an_equal_start(tmp_path: Path) -> None:
     text = TEXT.replace('seconds_of = "ordinary"', 'seconds_of = "ordinary"\nbranch_step = 2')
     with pytest.raises(ConfigError, match="begins after step 4 and this arm after step 2"):
         plan_of(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("arms", "fault"),
+    [
+        ('heads_of = "ordinary"\n', 'heads_of = "ordinary": freezes no heads; name an arm that sets a key of [saf]'),
+        ("saf.step = 3\n", "[saf] step = 3: is before the branch of the arm, after step 4; freeze there or later"),
+    ],
+)
+def test_an_arm_without_an_effect_is_refused_before_training(tmp_path: Path, arms: str, fault: str) -> None:
+    head = f'config = "{TINY}"\nbranch_step = 4\n[[arm]]\nname = "ordinary"\n[[arm]]\nname = "late"\n'
+    with pytest.raises(ConfigError) as error:
+        plan_of(tmp_path, head + arms)
+    assert str(error.value).splitlines() == [f'{tmp_path / "study.toml"}: arm "late": {fault}']
+
+
+def test_a_seed_of_the_command_line_is_given_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--seeds = 7: is given twice"):
+        StudyPlan(plan_of(tmp_path).study, tmp_path / "out", seeds=[7, 7])
