@@ -139,6 +139,8 @@ def report(args: argparse.Namespace) -> int:
     if args.text is None:
         print(write_report(args.model, out=args.out))
         return 0
+    if args.sequences < 2:
+        raise ValueError(f"--sequences {args.sequences}: the variance over sequences needs at least 2")
     _require_place(args.out)
     decoder, excerpts = _open(args)
     from saf_titan.report import markup

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from statistics import median
 
 # first: it must precede every other torchtitan module
+from saf_titan.analysis.tables import text_table
+
 from saf_titan import compat  # noqa: F401  # isort: skip
 
 import torch
@@ -18,7 +20,6 @@ from saf_titan.report.format import count, short
 from saf_titan.study.plan import StudyPlan
 from saf_titan.study.progress import is_done, log_of
 from saf_titan.study.runs import StudyRun
-from saf_titan.study.table import aligned
 from saf_titan.study.work import known
 
 _GIB = 1024**3
@@ -78,7 +79,7 @@ def describe(plan: StudyPlan) -> str:
         f"  disk       {total_bytes / _GIB:.2f} GiB of checkpoints at the end, and {spare / _GIB:.2f} GiB more for "
         "each run that is under way",
         "",
-        *aligned(rows, left={0, 1}),
+        *text_table(rows[0], rows[1:], left={0, 1}, has_rule=True),
         "",
         "time and tokens are those of one seed",
     ]

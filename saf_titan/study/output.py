@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from saf_titan import __version__
+from saf_titan.analysis.tables import text_table
 from saf_titan.report.write import write_whole
 from saf_titan.study.cells import cell, title
 from saf_titan.study.plan import StudyPlan
 from saf_titan.study.results import ArmResult, read_results
 from saf_titan.study.schema import COLUMNS
 from saf_titan.study.statistics import CONFIDENCE, percent
-from saf_titan.study.table import aligned
 
 
 def write_results(plan: StudyPlan) -> tuple[str, list[Path]]:
@@ -50,7 +50,7 @@ def table_text(plan: StudyPlan, results: list[ArmResult]) -> str:
     ]
     if plan.study.published:
         notes.append(f"published: {plan.study.published}")
-    return "\n".join([*aligned([["arm", "seeds", *map(title, columns)], *rows]), "", *notes])
+    return "\n".join([*text_table(["arm", "seeds", *map(title, columns)], rows, has_rule=True), "", *notes])
 
 
 def table_row(result: ArmResult, columns: tuple[str, ...]) -> list[str]:

@@ -298,6 +298,11 @@ class StudyPlan:
         if source is not None and not self.config(source).saf.enable:
             message = "freezes no heads; name an arm that sets a key of [saf]"
             yield Problem(place, "heads_of", f'"{source.name}"', message)
+        own = self._settings(run).get("saf", {})
+        for key in ("selector", "heads"):
+            if source is not None and key in own:
+                message = f'has no effect beside heads_of = "{source.name}", which gives the heads; take one away'
+                yield Problem(place, f"saf.{key}", repr(own[key]), message)
         other = run.references.get("seconds_of")
         if other is not None and other.first_step != run.first_step:
             message = (

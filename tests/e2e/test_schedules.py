@@ -148,7 +148,7 @@ def test_trainable_patterns_move_and_resume_bit_identically(tmp_path: Path, corp
 def test_a_time_budget_ends_the_run_and_the_learning_rate_schedule(
     tmp_path: Path, corpus_overrides: tuple[str, ...]
 ) -> None:
-    # a run looks at its clock about twice a step; a step must take less than ten real seconds
+    # a run looks at its clock about three times a step; a step must take less than ten real seconds
     budget, look = 400, 15.0
     planned = ("--training.steps", "40", "--saf.step", "4", "--checkpoint.interval", "1000")
     matched = ("--saf.matched_seconds", str(budget))
@@ -163,7 +163,7 @@ def test_a_time_budget_ends_the_run_and_the_learning_rate_schedule(
     assert finish["step"] == rows[-1]["step"]
     # the report knows that the run is over, whatever number of steps it took
     assert read_run(run.folder).finished
-    assert budget - 2 * look < finish["seconds"] < budget + 2 * look
+    assert budget - 3 * look < finish["seconds"] < budget + 3 * look
     assert (tmp_path / "checkpoint" / f"step-{rows[-1]['step']}" / ".metadata").is_file()
     # the time is spent: the same command again trains no further
     again = train(tmp_path, *corpus_overrides, *planned, *matched, ranks=1, seconds_a_look=look)

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 import saf_titan.hf
+from rust_data import Tokenizer
 from saf_titan.hf import evaluation
 from saf_titan.hf.__main__ import main
 from saf_titan.hf.tokenizer_files import read_tokenizer
-from tests.data.corpus import write_corpus
+from tests.data.corpus import TOKENIZER_SHA256, write_corpus
 from tests.hf.test_commands import write_model
 from tests.hf.test_export import GPT, Made
 from tests.hf.test_use import frozen_model
@@ -152,6 +153,8 @@ def test_a_checkpoint_by_way_of_its_export(tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
     ids = np.arange(300)
     write_corpus(tmp_path / "corpus", train=ids, val=ids, vocab_size=50257, eot=50256, tokenizer="gpt2")
+    manifest = tmp_path / "corpus/manifest.json"
+    manifest.write_text(manifest.read_text().replace(TOKENIZER_SHA256, Tokenizer("gpt2").sha256))
     model = tmp_path / "model"
     assert main(["export", str(made.checkpoint), "--out", str(model)]) == 0
     tasks = [str(choice_task(tmp_path, CHOICES)), "--limit", "2", "--num-fewshot", "0"]

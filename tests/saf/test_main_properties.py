@@ -96,7 +96,7 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> int:
     status = main(words)
     error = capsys.readouterr().err
     if status == 2:
-        lines = [line for line in error.splitlines() if not line.startswith("calibration:")]
+        lines = [line for line in error.splitlines() if not line.startswith(("calibration:", "note: "))]
         assert lines[0].startswith("error: "), words
         assert "Traceback" not in error
         assert len(lines) == 1 or "config" in lines[0], (words, error)

@@ -131,6 +131,10 @@ def test_equal_time_needs_an_equal_start(tmp_path: Path) -> None:
     ("arms", "fault"),
     [
         ('heads_of = "ordinary"\n', 'heads_of = "ordinary": freezes no heads; name an arm that sets a key of [saf]'),
+        (
+            'heads_of = "frozen"\nsaf.selector = "kl"\n[[arm]]\nname = "frozen"\nsaf.rate = 0.5\n',
+            "[saf] selector = 'kl': has no effect beside heads_of = \"frozen\", which gives the heads; take one away",
+        ),
         ("saf.step = 3\n", "[saf] step = 3: is before the branch of the arm, after step 4; freeze there or later"),
     ],
 )

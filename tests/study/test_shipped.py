@@ -1,4 +1,4 @@
-"""Every study that comes with the package resolves. Covers study/dry_run.py, study/table.py."""
+"""Every study that comes with the package resolves. Covers study/dry_run.py."""
 
 from __future__ import annotations
 
