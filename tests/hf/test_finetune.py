@@ -229,7 +229,7 @@ def test_mistakes_are_one_line(made: Path, tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "one.tsv").write_text("sentence\tlabel\nfine\t1\n")
     start = f"finetune {made}/frozen --task sst2 --data"
     for words, message in [
-        (f"finetune {made}/none --task sst2 --data {made}/train.tsv", "none is not the folder of a model"),
+        (f"finetune {made}/none --task sst2 --data {made}/train.tsv", "none does not exist: give the folder"),
         (f"finetune {letters} --task sst2 --data {made}/train.tsv", "no single token for the answer ' negative'"),
         (f"finetune {made}/frozen --task sst3 --data {made}/train.tsv", "invalid choice: 'sst3'"),
         (f"{start} {tmp_path}/none.tsv", "none.tsv"),
