@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
+from saf_titan.heads.names import Head
 from saf_titan.report import markup
 from saf_titan.report.compare_figures import difference_figure, head_map, loss_figure
 from saf_titan.report.event import read_events
@@ -21,9 +22,6 @@ from saf_titan.report.summary import final_validation, step_time
 from saf_titan.report.write import write_whole
 
 COMPARISON_FILE = "comparison.html"
-
-Slot = tuple[int, int]
-"""(layer, head)."""
 
 
 def write_comparison(folders: Sequence[Path], out: Path) -> Path:
@@ -127,7 +125,7 @@ def _loss(groups: Sequence[Group]) -> Iterator[str]:
         yield markup.table(["run", "mean", "of each seed"], rows, text_columns=("run",))
 
 
-def static_slots(log: RunLog) -> tuple[set[Slot], tuple[int, int]] | None:
+def static_slots(log: RunLog) -> tuple[set[Head], tuple[int, int]] | None:
     """Static heads of a run at its end, and the layers and heads of its model; None where that is not known."""
     events = read_events(log)
     if not events or events[-1].plan is None or log.config is None:
@@ -136,7 +134,7 @@ def static_slots(log: RunLog) -> tuple[set[Slot], tuple[int, int]] | None:
     return {(head.layer, head.head) for head in events[-1].plan.heads}, (shape.num_layers, shape.num_heads)
 
 
-def overlap(first: set[Slot], second: set[Slot]) -> float:
+def overlap(first: set[Head], second: set[Head]) -> float:
     """Jaccard index of two sets of heads: heads in both / heads in any; 1 for two empty sets."""
     return len(first & second) / len(first | second) if first | second else 1.0
 
@@ -175,7 +173,7 @@ def _heads(groups: Sequence[Group]) -> Iterator[str]:
         yield markup.table(["", *found], rows, text_columns=("",))
 
 
-def _head_caption(runs: Sequence[tuple[set[Slot], tuple[int, int]]]) -> str:
+def _head_caption(runs: Sequence[tuple[set[Head], tuple[int, int]]]) -> str:
     text = count(len(runs[0][0]), "head")
     return f"{text} in each of {len(runs)} runs" if len(runs) > 1 else text
 

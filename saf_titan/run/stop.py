@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torchtitan.tools.logging import logger
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
+from saf_titan.run.signals import SignalHandler
 
 GRACE_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 """Environment variable of torchrun: seconds between the SIGTERM that it passes on and SIGKILL."""
@@ -40,7 +39,7 @@ def too_long_to_stop(what: str, seconds: float, environment: Mapping[str, str]) 
     )
 
 
-class StopRequest:
+class StopRequest(SignalHandler):
     """While active, a first SIGINT or SIGTERM asks the run to stop after the current step; later ones are ignored.
 
     A launcher forwards the signal it got itself, so the same request may arrive twice; SIGKILL remains for haste.
@@ -49,20 +48,8 @@ class StopRequest:
 
     def __init__(self) -> None:
         self._requested = torch.zeros(1, dtype=torch.int32)
-        self._previous: dict[signal.Signals, signal._HANDLER] = {}
         # gloo, so that asking costs no device synchronisation
         self._group: Any = dist.new_group(backend="gloo")
-
-    def __enter__(self) -> StopRequest:
-        for number in _SIGNALS:
-            self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self._requested.item():

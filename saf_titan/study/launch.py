@@ -9,9 +9,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 from saf_titan.config import RunConfig, to_toml
+from saf_titan.run.signals import SignalHandler
 from saf_titan.study.schema import Launch
 
 CONFIG_FILE = "run.toml"
@@ -20,7 +21,6 @@ CONFIG_FILE = "run.toml"
 LOG_FILE = "log.txt"
 """What the run has said, appended."""
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PARENT_DEATH_SIGNAL = 1
 """Linux's PR_SET_PDEATHSIG."""
 
@@ -48,26 +48,14 @@ def command(launch: Launch, config: Path) -> list[str]:
     return [*launch.prefix, sys.executable, *torchrun, *trainer]
 
 
-class Launcher:
+class Launcher(SignalHandler):
     """Starts runs one after the other. While active, SIGINT and SIGTERM stop the present run, which saves its step."""
 
     def __init__(self, launch: Launch, environment: Mapping[str, str] = os.environ) -> None:
         self._launch = launch
         self._environment = dict(environment) | ({"SAF_TITAN_DEVICE": "cpu"} if launch.device == "cpu" else {})
-        self._previous: dict[signal.Signals, signal._HANDLER] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self.stop_requested = False
-
-    def __enter__(self) -> Launcher:
-        for number in _SIGNALS:
-            self._previous[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         # a second signal would take the time that the first one gives the run to save its step

@@ -1,4 +1,7 @@
-"""What is said where torchrun would kill a run before it has stopped; tests/e2e/test_interrupt.py stops runs."""
+"""What is said where torchrun would kill a run before it has stopped; tests/e2e/test_interrupt.py stops runs.
+
+Covers run/signals.py.
+"""
 
 import pytest
 

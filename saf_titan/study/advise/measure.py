@@ -23,7 +23,7 @@ from saf_titan.run.checkpoints import complete_checkpoints
 from saf_titan.run.folder import CONFIG_FILE
 from saf_titan.run.offline import open_checkpoint
 from saf_titan.run.precision import compute_precision
-from saf_titan.run.resume import model_identity, read_freeze, require_same_model
+from saf_titan.run.resume import read_freeze
 from saf_titan.saf.calibrate.capture import Progress
 from saf_titan.saf.install.install import install
 from saf_titan.saf.plan.decide import make_plan
@@ -91,10 +91,7 @@ def find_checkpoint(path: Path, config: Path | None = None) -> tuple[RunConfig, 
         run = dataclasses.replace(run, model=dataclasses.replace(run.model, fuse_qkv=False))
     steps = {_step_of(path): path} if is_checkpoint else complete_checkpoints(path / run.checkpoint.folder)
     for step in sorted(steps, reverse=True):
-        saved = read_freeze(steps[step])
-        if saved.plan is None:
-            if saved.model is not None:
-                require_same_model(saved.model, model_identity(run), source=str(steps[step]))
+        if read_freeze(steps[step]).plan is None:
             return run, steps[step]
     if steps:
         raise ValueError(f"{path}: heads are static already in every checkpoint; give one from before the freeze")

@@ -1,0 +1,30 @@
+"""Signals that ask a process to stop, handled for as long as a piece of work takes. Imports no torch."""
+
+from __future__ import annotations
+
+import signal
+from abc import ABC, abstractmethod
+from types import FrameType, TracebackType
+from typing import Self
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class SignalHandler(ABC):
+    """While active, SIGINT and SIGTERM call `_handle`; afterwards the former handlers are in force again."""
+
+    _previous: dict[signal.Signals, signal._HANDLER]
+
+    def __enter__(self) -> Self:
+        self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    @abstractmethod
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        """Take one signal."""
