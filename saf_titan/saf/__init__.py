@@ -1,1 +1,1 @@
-"""Selective Attention Freezing, one step a folder: calibrate, select, fit, plan, install. `show` prints the results."""
+"""Selective Attention Freezing: a folder for each step (calibrate, select, fit, plan, install), `show` for output."""

@@ -1,4 +1,4 @@
-"""The method on files: calibrate a checkpoint, look at plans and statistics, try other selections.
+"""Apply the method to files: calibrate a checkpoint, look at plans and statistics, try other selections.
 
     python -m saf_titan.saf calibrate CHECKPOINT --selector kl,output_error --out stats.safetensors
     python -m saf_titan.saf show PLAN
@@ -52,12 +52,12 @@ from saf_titan.saf.show.plan_text import pattern_columns, plan_diff, plan_map, p
 
 
 def calibrate(args: argparse.Namespace) -> int:
-    # a model takes long to import, and no other command needs one
+    # the import of the model code is slow, and only this command needs it
     from saf_titan.config import load_config
     from saf_titan.run.offline import calibrate_checkpoint
     from saf_titan.saf.calibrate.progress import TimedProgress
 
-    # a wrong folder is a wrong folder, not a folder without a configuration
+    # checked first, so that a wrong folder is not reported as a missing config.toml
     require_complete(args.checkpoint)
     given = {"data.path": args.data, "saf.calibration_sequences": args.sequences}
     overrides = [f"--{key}={value}" for key, value in given.items() if value is not None]
@@ -90,7 +90,7 @@ def show(args: argparse.Namespace) -> int:
 
 
 def diff(args: argparse.Namespace) -> int:
-    """Exit status as of diff(1): 0 for equal plans, 1 for different ones."""
+    """Print the differences; return the exit status as diff(1) does: 0 for equal plans, 1 for different ones."""
     lines = plan_diff(StaticPlan.load(args.first), StaticPlan.load(args.second))
     print("\n".join(lines) or "the plans are equal")
     return int(bool(lines))
@@ -150,12 +150,12 @@ def export(args: argparse.Namespace) -> int:
 
 def restore(args: argparse.Namespace) -> int:
     plan = restore_full(args.model, args.out)
-    print(f"wrote {args.out}: all rows, those of {len(plan.heads)} static heads zero, and the plan")
+    print(f"wrote {args.out}: all rows (zeros for {len(plan.heads)} static heads) and the plan")
     return 0
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Exit status 0 for a sound checkpoint, 1 for a damaged one."""
+    """Print every fault; return the exit status: 0 for an intact checkpoint, 1 for a damaged one."""
     faults = list(damages(args.checkpoint))
     print(*faults or [f"{args.checkpoint} holds what was written"], sep="\n")
     return 1 if faults else 0
@@ -191,9 +191,9 @@ def _head_names(text: str) -> tuple[str, ...]:
 
 _COUNT = value_of(Annotated[int, POSITIVE])
 _NUMBER = value_of(Annotated[int, NOT_NEGATIVE])
-_NUM_HEADS_HELP = "query heads a layer, for a checkpoint of stock torchtitan, which does not tell"
+_NUM_HEADS_HELP = "query heads per layer; needed for a checkpoint of stock torchtitan, which does not store it"
 _SAF = {name: value_of(hint) for name, hint in field_types(SafSection).items()}
-"""Readers of the words that mean what a key of [saf] means."""
+"""Parsers of option values, with the types and ranges of the keys of [saf]."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -202,68 +202,68 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = main.add_subparsers(required=True, metavar="command")
 
-    command = commands.add_parser("calibrate", help="statistics of a checkpoint's heads, as a freeze would take them")
+    command = commands.add_parser("calibrate", help="measure the heads of a checkpoint, as a freeze would")
     command.add_argument("checkpoint", type=Path, help="folder of a trainer's checkpoint, of any number of ranks")
     command.add_argument("--config", type=Path, help="TOML file of the run (default: the run's own config.toml)")
     command.add_argument("--data", help="folder of token shards (default: data.path of the configuration)")
-    command.add_argument("--sequences", type=_SAF["calibration_sequences"], metavar="N", help="of the held-out text")
+    command.add_argument("--sequences", type=_SAF["calibration_sequences"], metavar="N", help="number of sequences")
     command.add_argument(
         "--selector",
         type=_selectors,
         default=(),
         metavar="NAME,NAME,...",
-        help="adds the scores that these selectors go by (default: saf.selector of the configuration)",
+        help="also measure the scores of these selectors (default: saf.selector of the configuration)",
     )
-    command.add_argument("--out", type=Path, required=True, help="file of the statistics")
+    command.add_argument("--out", type=Path, required=True, help="file to write the statistics to")
     command.set_defaults(run=calibrate)
 
-    command = commands.add_parser("show", help="table and map of a plan")
+    command = commands.add_parser("show", help="print a plan as a table and a map of the heads")
     command.add_argument("plan", type=Path)
-    command.add_argument("--stats", type=Path, help="the calibration, for the size of the model and the scores")
-    command.add_argument("--png", type=Path, help="write a heat map of the scores")
+    command.add_argument("--stats", type=Path, help="statistics of the calibration, to map all heads of the model")
+    command.add_argument("--png", type=Path, help="write a heat map of the scores, which needs --stats")
     command.set_defaults(run=show)
 
-    command = commands.add_parser("diff", help="what changed between two plans; status 1 if anything did")
+    command = commands.add_parser("diff", help="list the differences of two plans; status 1 if there are any")
     command.add_argument("first", type=Path)
     command.add_argument("second", type=Path)
     command.set_defaults(run=diff)
 
-    command = commands.add_parser("explain", help="every head with every score, and how far the scores agree")
+    command = commands.add_parser("explain", help="list every head with all its scores, and the rank correlations")
     command.add_argument("stats", type=Path)
     command.add_argument("--selector", default="variance", help="the score that orders the heads (default: variance)")
     command.add_argument("--plan", type=Path, help="mark the heads of a plan")
-    command.add_argument("--top", type=_NUMBER, default=0, help="only the first heads; 0 for all")
+    command.add_argument("--top", type=_NUMBER, default=0, help="show only this many heads; 0: all")
     command.set_defaults(run=explain_ranking)
 
     command = commands.add_parser("select", help="make a plan from a calibration")
     command.add_argument("stats", type=Path)
-    command.add_argument("--out", type=Path, required=True, help="file of the plan")
+    command.add_argument("--out", type=Path, required=True, help="file to write the plan to")
     for name, hint in field_types(PlanSettings).items():
         _add_setting(command, name, hint)
     command.add_argument("--step", type=_SAF["step"], default=0, help="training step that the plan records")
-    command.add_argument("--base", type=Path, help="a plan whose heads are static already")
+    command.add_argument("--base", type=Path, help="plan of the heads that are static already")
     command.set_defaults(run=select)
 
-    command = commands.add_parser("fit", help="quality of the compact fit of each head")
+    command = commands.add_parser("fit", help="fit a pattern to each head and print how well it fits")
     command.add_argument("stats", type=Path)
-    command.add_argument("--heads", type=_heads, default=[], help="L0H3,L2H1,...; all live heads by default")
+    command.add_argument("--heads", type=_heads, default=[], help="L0H3,L2H1,... (default: all live heads)")
     command.add_argument("--method", type=_SAF["fit_method"], default="lbfgs", help="lbfgs, ipf or adam400")
     command.set_defaults(run=fit)
 
-    command = commands.add_parser("apply", help="a checkpoint with a plan in it, as if the freeze had been in training")
+    command = commands.add_parser("apply", help="write a checkpoint with a plan in it, as a freeze in training would")
     command.add_argument("checkpoint", type=Path)
     command.add_argument("plan", type=Path)
     command.add_argument("--num-heads", type=_COUNT, help=_NUM_HEADS_HELP)
     command.add_argument("--out", type=Path, required=True, help="folder of the new checkpoint")
     command.set_defaults(run=apply)
 
-    command = commands.add_parser("export", help="weights of a frozen checkpoint without those of static heads")
+    command = commands.add_parser("export", help="write the weights of a frozen checkpoint that are still in use")
     command.add_argument("checkpoint", type=Path, help="folder of a checkpoint, or a file that restore wrote")
     command.add_argument("--num-heads", type=_COUNT, help=_NUM_HEADS_HELP)
     command.add_argument("--out", type=Path, required=True, help="safetensors file")
     command.set_defaults(run=export)
 
-    command = commands.add_parser("restore", help="the inverse of export: zeros where rows were removed")
+    command = commands.add_parser("restore", help="undo export, with zeros where rows were removed")
     command.add_argument("model", type=Path)
     command.add_argument("--out", type=Path, required=True, help="safetensors file")
     command.set_defaults(run=restore)
@@ -275,7 +275,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command line; the exit status is 2, after one line, for whatever the user can mend."""
+    """Run a command line and return its exit status: 2, after a message of one line, for a mistake of the user."""
     return run_command(parser(), argv)
 
 

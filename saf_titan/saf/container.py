@@ -1,6 +1,6 @@
 """One file format for plans, calibrations and exports: safetensors with a JSON header and a digest of the content.
 
-The bytes are a function of the content alone, so equal content means equal files.
+The bytes depend on the content alone, so equal content means equal files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KEY = "saf_titan"
 
 
 def digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """sha256 over the header and over name, dtype, shape and bytes of each tensor, in sorted order."""
+    """Return the sha256 of the header and of the name, dtype, shape and bytes of each tensor, in sorted order."""
     sha = hashlib.sha256(_canonical_json(header).encode())
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
@@ -83,15 +83,15 @@ def readable(source: str | Path, kind: str) -> Iterator[None]:
         yield
     except OSError:
         raise
-    except (Exception, CheckpointException) as error:  # the latter is no Exception
+    except (Exception, CheckpointException) as error:  # CheckpointException is not an Exception
         raise ValueError(
-            f"{source} is not a readable {kind}: it is damaged, cut short or something else "
+            f"{source} is not a readable {kind}: it is damaged, incomplete or of another kind "
             f"({type(error).__name__}: {_first_line(error)})"
         ) from error
 
 
 def read_file(path: str | Path, kind: str) -> bytes:
-    """Return the bytes of a file; raise ValueError, which says what is needed, if `path` is missing or a folder."""
+    """Return the bytes of a file of this kind. Raises ValueError if `path` does not exist or is a folder."""
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder: give the file of a {kind}{_example(path)}")
@@ -101,9 +101,9 @@ def read_file(path: str | Path, kind: str) -> bytes:
 
 
 def write_file(path: str | Path, data: bytes) -> None:
-    """Write all of the data or nothing: temporary file, sync, rename. An existing file is replaced.
+    """Write all of the data or nothing, through a temporary file that is synced and renamed. Replaces an existing file.
 
-    Raises ValueError where no file of this name can be; see `require_file_place`.
+    Raises ValueError if no file can be written at `path`; see `require_file_place`.
     """
     path = Path(path)
     require_file_place(path)
@@ -121,7 +121,7 @@ def write_file(path: str | Path, data: bytes) -> None:
 
 
 def _example(folder: Path) -> str:
-    """Name the safetensors files of a folder, which may be what the user meant."""
+    """Return a phrase that names the safetensors files of a folder: the user may have meant one of them."""
     names = sorted(path.name for path in folder.glob("*.safetensors"))
     return f"; {folder} has {', '.join(names)}" if names else ""
 

@@ -276,7 +276,7 @@ def test_statistics_of_another_length_than_the_plan(
     stats = ["--stats", str(tmp_path / "stats"), "--out", str(tmp_path / "losses")]
     assert main(["replacement", str(made / "frozen"), *words, *stats]) == 2
     error = capsys.readouterr().err
-    assert "fitted to sequences of 16 tokens, and the statistics are of 12: calibrate with sequences of 16" in error
+    assert "fitted to sequences of 16 tokens, but the statistics are of 12: calibrate with sequences of 16" in error
     assert not (tmp_path / "losses").exists()
 
 

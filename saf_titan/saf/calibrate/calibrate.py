@@ -1,9 +1,9 @@
-"""Measure the attention of every head: one forward per batch, then every rank works out a share of the heads.
+"""Measure the attention of every head: one forward per batch, then every rank computes a share of the heads.
 
 Each rank runs its own sequences through the model while the attention layers hand over their queries and keys.
 After each layer the ranks exchange them, so that a rank holds *some heads of all sequences* instead of all heads of
 some sequences. The statistics of a head are then computed on one rank, from the same numbers in the same order for
-every number of ranks. Partial sums, all-reduced over ranks, would not do: the variance would need a T x T mean.
+every number of ranks. An all-reduce of partial sums would not work, because the variance would need a T x T mean.
 
 Legend: B sequences, T time, U live query heads of a layer, K kv heads, D head dim, L layers, H query heads.
 """
@@ -46,14 +46,14 @@ def calibrate(
             of all layers are kept until the last batch.
         forward: runs one batch through the model, once (with FSDP all ranks together). The caller puts the model
             in eval mode.
-        group: ranks that share the work, the default group if None; none is needed in a single process.
-        positions, seed, source: recorded in `CalibrationRecord`; `positions` are those of all ranks' sequences.
+        group: process group of the ranks that share the work; None is the default group, or a single process.
+        positions, seed, source: recorded in `CalibrationRecord`; `positions` has the starts of the sequences of all ranks.
         progress: called with (stage, done, total).
 
     Sequences are ordered by rank, then by batch. If rank r holds the r-th contiguous share of the sequences, the result
     is bit-identical for every number of ranks. Every rank gets the same result, on the CPU. Raises ValueError, on every
-    rank, for fewer than two sequences, for non-finite statistics (naming layer and head) and for layers that disagree
-    about the number of heads.
+    rank, for fewer than two sequences, for non-finite statistics (naming layer and head) and for layers with different
+    numbers of heads.
     """
     exchange = HeadExchange(group)
     results: dict[int, _LayerResult] = {}
@@ -65,7 +65,7 @@ def calibrate(
 
     capture_layers(attentions, batches, forward, reduce, progress=progress)
     if not results:
-        raise ValueError("no attention layer handed over queries: every head is static, or `capture` is never called")
+        raise ValueError("no attention layer called `capture` with queries: all heads are static, or no layer calls it")
     return _assemble(results, len(attentions), attentions[0].num_heads, exchange, tuple(positions), seed, source)
 
 

@@ -37,7 +37,7 @@ class CalibrationRecord:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> CalibrationRecord:
-        """Inverse of `to_json`, lists for tuples."""
+        """Return the record that `to_json` was called on; lists become tuples."""
         fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
@@ -90,17 +90,20 @@ class Calibration:
         return {"variance": self.variance_LH, "kl": self.kl_LH, **self.extra_scores}
 
     def scores_of(self, selector: str) -> Tensor:
-        """Return the scores (L, H) under a selector's name; raise ValueError, with the remedy, if there are none."""
+        """Return the scores (L, H) under a selector's name. Raises ValueError if the calibration has none."""
         table = self.all_scores()
         if selector not in table:
             raise ValueError(
-                f"this calibration has no scores {selector!r}, it has {', '.join(sorted(table))}: add those of a "
-                f"checkpoint by saf_titan.saf calibrate --selector"
+                f"this calibration has no scores {selector!r}, it has {', '.join(sorted(table))}: add scores of a "
+                f"checkpoint with saf_titan.saf calibrate CHECKPOINT --selector NAME"
             )
         return table[selector]
 
     def with_scores(self, **scores_LH: Tensor) -> Calibration:
-        """This calibration with further scores, each (L, H), lower = more static, under a selector's name."""
+        """Return a copy with further scores, each (L, H), lower = more static, under the name of their selector.
+
+        Raises ValueError for scores of another shape.
+        """
         for name, score_LH in scores_LH.items():
             if score_LH.shape != self.live_LH.shape:
                 raise ValueError(
@@ -109,7 +112,7 @@ class Calibration:
         return dataclasses.replace(self, extra_scores={**self.extra_scores, **scores_LH})
 
     def to_bytes(self) -> bytes:
-        """The whole calibration as a safetensors file."""
+        """Return the whole calibration as the bytes of a safetensors file."""
         tensors = {
             f.name: value for f in dataclasses.fields(self) if isinstance(value := getattr(self, f.name), Tensor)
         }
@@ -120,7 +123,7 @@ class Calibration:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, source: str = "the data") -> Calibration:
-        """Inverse of `to_bytes`; ValueError names `source` if the bytes are not a whole calibration."""
+        """Undo `to_bytes`. Raises ValueError, which names `source`, if the bytes are not a whole calibration."""
         header, tensors = container.unpack(data, _KIND, _VERSION, source=source)
         prefix = "extra_scores."
         return cls(
@@ -130,10 +133,10 @@ class Calibration:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write to a file, all or nothing."""
+        """Write the whole calibration to a file, or nothing."""
         container.write_file(path, self.to_bytes())
 
     @classmethod
     def load(cls, path: str | Path) -> Calibration:
-        """Read from a file; ValueError names it if it is damaged or not there."""
+        """Read a calibration from a file. Raises ValueError, which names the file, if it is damaged or missing."""
         return cls.from_bytes(container.read_file(path, _KIND), source=str(path))

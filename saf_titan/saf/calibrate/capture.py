@@ -19,7 +19,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class CaptureFn(Protocol):
-    """A function that an attention layer calls once in each forward, with the tensors its scores are made of."""
+    """A function that an attention layer calls once in each forward, with its queries and keys."""
 
     def __call__(
         self,
@@ -32,10 +32,10 @@ class CaptureFn(Protocol):
         window: int | None = None,
         softcap: float | None = None,
     ) -> None:
-        """Queries of the live heads and the keys, after RoPE.
+        """Receive the queries of the live heads and the keys, both after RoPE.
 
-        heads: number of each live head in the layer, ascending. scale: factor of the scores, None for 1 / sqrt(D).
-        kv_heads: per live head, which of k's heads it reads; None if they are grouped evenly.
+        heads: index of each live head in the layer, ascending. scale: factor of the scores, None for 1 / sqrt(D).
+        kv_heads: for each live head, the index in k of its kv head; None if the live heads are grouped evenly.
         window: number of latest keys that a query sees, its own included; None for all.
         softcap: scores s are capped to softcap * tanh(s / softcap); None for plain scores.
         """
@@ -52,7 +52,7 @@ class LayerCapture:
     """The queries and keys of one layer's live heads, one pair of tensors for each batch."""
 
     def __init__(self, wanted: Collection[int] | None, *, clone: bool) -> None:
-        """wanted: the heads to keep, all live ones if None. clone: whether they must outlive the forward."""
+        """wanted: the heads to keep, all live ones if None. clone: copy tensors, which then outlive the forward."""
         self._wanted, self._clone = wanted, clone
         self._queries: list[Tensor] = []
         self._keys: list[Tensor] = []
@@ -96,8 +96,7 @@ class LayerCapture:
     def of_all_sequences(self, exchange: HeadExchange, first_owner: int) -> tuple[Tensor, Tensor]:
         """Return queries and keys of this rank's share of the heads, for the sequences of all ranks.
 
-        Keys are repeated so that each query head has its own. The capture gives its tensors away and is empty
-        afterwards.
+        Keys are repeated so that each query head has its own. The capture is empty afterwards.
         """
         q_BTUD, k_BTKD = torch.cat(self._queries), torch.cat(self._keys)
         self._queries, self._keys = [], []
@@ -115,13 +114,13 @@ def capture_layers(
     wanted: Mapping[int, Collection[int]] | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Run each batch once and hand every layer with live heads to `reduce`, as (layer, capture), in order.
+    """Run each batch once and call `reduce(layer, capture)` for every layer with live heads, in order.
 
     wanted: the heads to capture of each layer; all live heads of all layers if None.
 
-    With one batch a layer is reduced as soon as it has run and its queries and keys are dropped; with several they
-    are kept until the last. Raises ValueError for no batches, for layers that disagree about the number of heads, and
-    for a layer that some forwards did not reach.
+    With one batch, `reduce` is called as soon as a layer has run, and its queries and keys are dropped. With several
+    batches they are kept until the last. Raises ValueError for no batches, for layers with different numbers of heads,
+    and for a layer that did not run in every forward.
     """
     if len({attention.num_heads for attention in attentions}) != 1:
         raise ValueError(f"layers must have equally many heads, got {[a.num_heads for a in attentions]}")
@@ -165,6 +164,6 @@ def capture_layers(
             attention.capture = None
     for layer, capture in enumerate(captures):
         if capture.num_calls not in (0, len(batches)):
-            raise ValueError(f"layer {layer} handed over {capture.num_calls} times in {len(batches)} forwards")
+            raise ValueError(f"layer {layer} called `capture` {capture.num_calls} times in {len(batches)} forwards")
         if capture.heads and not at_once:
             reduce(layer, capture)

@@ -42,6 +42,7 @@ class HeadExchange:
         return received.view(sum(counts), T, len(shares[self.rank]), D)
 
     def sum_in_place(self, x: Tensor) -> None:
+        """Replace x by its sum over the ranks."""
         if self.parallel:
             dist.all_reduce(x, group=self.group)
 

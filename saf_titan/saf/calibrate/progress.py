@@ -1,4 +1,4 @@
-"""Progress of a calibration, or of other work in stages, in words, with the time that is left."""
+"""Report the progress of a calibration, or of other work in stages, as text with the remaining time."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class TimedProgress:
         work: str = "calibration",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """every: the least number of seconds between two lines. The time left is of the stage, at its pace so far.
+        """every: minimum number of seconds between two lines. work: the first word of each line.
 
-        work: what each line begins with.
+        The time left is that of the current stage, at its speed so far.
         """
         self._write, self._every, self._work, self._clock = write, every, work, clock
         self._written = self._called = clock()

@@ -15,7 +15,7 @@ class Watcher(Protocol):
     """An object that observes modules while they run."""
 
     def register(self) -> Iterable[RemovableHandle]:
-        """Hook into the modules."""
+        """Register hooks on the modules and return their handles."""
 
 
 def run_watched(watchers: Sequence[Watcher], batches: Sequence[Batch], forward: Callable[[Batch], object]) -> None:

@@ -1,13 +1,13 @@
 """The compact family of attention patterns: P[i, j] = exp(alpha[j] + rho[i - j] - z[i]) for j <= i.
 
-z[i] is the log-normaliser of row i. Everything here is float64 and costs O(T log T) a head: the sums over keys are
+z[i] is the log-normaliser of row i. Everything here is float64 and costs O(T log T) per head: the sums over keys are
 causal convolutions, done by FFT. An FFT's error is absolute, about eps * |e^rho| * |e^alpha|, so a row whose
 normaliser is far below that product would lose its digits; such rows are summed directly instead.
 
 The pattern does not change under alpha += a + s j, rho += b + s k (row i of the exponent moves by a + b + s i):
 two constants and a slope are free. `fix_gauge` chooses them.
 
-Legend: H heads, T time (query i, key j, lag k = i - j).
+Legend: H heads, T time (query i, key j, lag k = i - j), N rows that are summed directly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DIRECT_ELEMENTS = 1 << 24
 
 @dataclass(frozen=True)
 class Marginals:
-    """Log-normalisers of a compact pattern and the masses of its columns and diagonals."""
+    """Log-normalisers z of compact patterns and the masses of their columns and diagonals, float64, (H, T) each."""
 
     log_z_HT: Tensor
     column_mass_HT: Tensor
@@ -32,7 +32,7 @@ class Marginals:
 
 
 def marginals(alpha_HT: Tensor, rho_HT: Tensor) -> Marginals:
-    """z[i], c[j] = sum_i P[i, j] and d[k] = sum_i P[i, i - k] of compact patterns, float64, (H, T) each.
+    """Return z[i], c[j] = sum_i P[i, j] and d[k] = sum_i P[i, i - k] of compact patterns, float64, (H, T) each.
 
     c and d are the gradients of sum_i z[i] with respect to alpha and rho.
     """
@@ -50,6 +50,7 @@ def marginals(alpha_HT: Tensor, rho_HT: Tensor) -> Marginals:
     column_mass_HT = v_HT * torch.fft.irfft(w_freq.conj() * y_freq, n)[:, :T]
     diagonal_mass_HT = w_HT * torch.fft.irfft(v_freq.conj() * y_freq, n)[:, :T]
     log_z_HT = torch.where(unsafe_HT, 0.0, z_HT).log() + alpha_max + rho_max
+    # sum the unsafe rows directly, a limited number of terms at a time
     heads, rows = unsafe_HT.nonzero(as_tuple=True)
     lag_T = torch.arange(T, device=alpha_HT.device)
     for part in range(0, len(rows), max(_DIRECT_ELEMENTS // T, 1)):
@@ -68,7 +69,7 @@ def marginals(alpha_HT: Tensor, rho_HT: Tensor) -> Marginals:
 
 
 def dense_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> Tensor:
-    """The pattern P_HTT itself by definition, in float64 and O(H T^2) memory: for pictures and tests."""
+    """Return the patterns P_HTT by their definition, float64, in O(H T^2) memory: for pictures and tests."""
     T = alpha_HT.shape[1]
     position_T = torch.arange(T, device=alpha_HT.device)
     lag_TT = position_T[:, None] - position_T
@@ -77,16 +78,16 @@ def dense_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> Tensor:
 
 
 def uniform_masses(T: int) -> Tensor:
-    """sum_{i >= m} 1 / (i + 1), float64 (T,): both the column and the diagonal masses of uniform attention."""
+    """Return sum_{i >= m} 1 / (i + 1), float64 (T,): the column masses and the diagonal masses of uniform attention."""
     row_T = torch.arange(1, T + 1, dtype=torch.float64).reciprocal()
     return row_T.flip(0).cumsum(0).flip(0)
 
 
 def fix_gauge(alpha_HT: Tensor, rho_HT: Tensor) -> tuple[Tensor, Tensor]:
-    """The same patterns in the project's gauge.
+    """Return the same patterns in the project's gauge.
 
-    alpha has mean 0 and no linear trend (least squares over j), rho has maximum 0. The trend then sits in rho, where
-    it is what it means: a decay with distance. It also keeps e^alpha in the range of a float32 FFT.
+    alpha has mean 0 and no linear trend (least squares over j), rho has maximum 0. The trend is then part of rho, where
+    it is a decay with distance. Without the trend, e^alpha stays in the range of a float32 FFT.
     """
     T = alpha_HT.shape[1]
     position_T = torch.arange(T, dtype=alpha_HT.dtype, device=alpha_HT.device)
@@ -98,6 +99,6 @@ def fix_gauge(alpha_HT: Tensor, rho_HT: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _fft_length(minimum: int) -> int:
-    """The smallest 2^a, 3 * 2^a or 5 * 2^a that is at least `minimum`."""
+    """Return the smallest 2^a, 3 * 2^a or 5 * 2^a that is at least `minimum`."""
     power = 1 << (minimum - 1).bit_length()
     return min(n for n in (power, power // 8 * 5, power // 4 * 3) if n >= minimum)

@@ -1,4 +1,4 @@
-"""What a pattern content is: a name, and how the pattern of a static head is made.
+"""The type of a pattern content: its name, and how it makes the pattern of a static head.
 
 To add one, write one file in `contents/` that assigns a `CompactContent` or a `DenseContent` to the name CONTENT. Such
 a file must import torch inside its functions only, because the configuration reads the names of all contents before
@@ -38,13 +38,13 @@ class Content:
     replacement: str
     """What took the heads' place, as the report says it: "their attention is replaced by ..."."""
     draws: bool = False
-    """The pattern depends on the setting `seed`."""
+    """Whether the pattern depends on the setting `seed`."""
     group: ClassVar[str]
     """One of `GROUPS`."""
     is_compact: ClassVar[bool] = False
-    """The pattern is two vectors: it can be trained further, and values can be compensated for it."""
+    """Whether the pattern is two vectors: it can then be trained further, and weights can be compensated for it."""
     is_fitted: ClassVar[bool] = True
-    """Heads are gated by how well the compact family fits their mean attention."""
+    """Whether a head is skipped if the compact pattern does not fit its mean attention within `max_fit_kl`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,18 +54,18 @@ class CompactContent(Content):
     group: ClassVar[str] = "two vectors"
     is_compact: ClassVar[bool] = True
     parameters: Callable[[Calibration, Sequence[Head], int], tuple[Tensor, Tensor]] | None = None
-    """Makes alpha_NT and rho_NT, float64, of N (layer, head) slots; the last argument is the seed. None: the fit to the
-    head's mean attention that the gate has made already."""
+    """Makes alpha_NT and rho_NT, float64, of N (layer, head) slots; the last argument is the seed. None: the pattern is
+    the fit to the head's mean attention, which the check against `max_fit_kl` has made already."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DenseContent(Content):
-    """A pattern that no two vectors can describe: a T x T matrix a head, made by a second look at the sequences."""
+    """A pattern that two vectors cannot describe: a T x T matrix for each head, from another forward of each batch."""
 
     group: ClassVar[str] = "matrix"
     rows: RowMaker
     """Makes rows p_RJ of a head's pattern from its scores_BRJ, its attention probs_BRJ, hidden_RJ (true where the
-    query does not see the key) and the head's own generator of random numbers."""
+    query does not see the key) and the head's own random generator."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""Dense patterns of chosen heads: a second look at the calibration sequences, for controls of the compact family.
+"""Make dense patterns of chosen heads, as controls for compact patterns, by another forward of the calibration batches.
 
-The contents are files in `contents/`. Rows are worked on in blocks, all sequences of a block at once, so that O(T)
-memory beside the result itself is enough. A head's draws depend on the seed and its place in the model alone.
+The contents are files in `contents/`. Rows are computed in blocks, all sequences of a block at once, so that O(T)
+memory beside the result itself is enough. A head's random numbers depend only on the seed and its place in the model.
 
 Legend: N heads, B sequences, T time, D head dim, R rows of a block, J keys that it sees.
 """
@@ -48,13 +48,16 @@ def dense_patterns(
     group: dist.ProcessGroup | None = None,
     progress: Progress | None = None,
 ) -> DensePatterns:
-    """The dense patterns of live heads, the same on every rank and for every number of ranks.
+    """Return the dense patterns of live heads, the same on every rank and for every number of ranks.
 
     Args:
-        attentions, batches, forward, group, progress: as in `calibrate`; the same batches will do. One forward a batch.
+        attentions, batches, forward, group, progress: as in `calibrate`, where the same batches may be used. Runs one
+            forward per batch.
         heads: (layer, head), each once.
         content: the name of a dense content, see `registry.DENSE_CONTENTS`.
-        seed: of the contents that draw.
+        seed: seed of the contents that draw random numbers.
+
+    Raises ValueError if some of the heads are static already.
     """
     make_rows = DENSE_CONTENTS[content].rows
     place = {slot: n for n, slot in enumerate(heads)}
@@ -85,9 +88,9 @@ def dense_patterns(
 
     capture_layers(attentions, batches, forward, reduce, wanted=wanted, progress=progress)
     if done < len(heads):
-        raise ValueError(f"only {done} of {len(heads)} heads handed over queries: the others are static already")
+        raise ValueError(f"only {done} of {len(heads)} heads have queries: the others are static already")
     if exchange.parallel:
-        # every head was filled in on one rank, all others add zero; a head at a time bounds the copy
+        # each head is filled in on one rank and zero on the others; sum one head at a time, to bound the memory
         for p_TT in p_NTT:
             p_TT.copy_(sum_over_ranks(p_TT, group))
         kl_N = sum_over_ranks(kl_N, group)
@@ -97,7 +100,7 @@ def dense_patterns(
 def _fill_pattern(
     p_TT: Tensor, make_rows: RowMaker, q_BTD: Tensor, k_BTD: Tensor, capture: LayerCapture, generator: torch.Generator
 ) -> float:
-    """Write one head's pattern to p_TT, block by block; returns its KL from the mean attention."""
+    """Write one head's pattern to p_TT, block by block; return the mean KL of a row, in nats, as `kl_N`."""
     B, T, _ = q_BTD.shape
     tiny = torch.finfo(torch.float32).tiny
     rows = min(max(_TILE_ELEMENTS // (B * T), 16), 128)

@@ -7,12 +7,12 @@ _GIB = 1024**3
 
 
 def dense_bytes(num_heads: int, T: int) -> int:
-    """Bytes of `num_heads` matrices of T x T float32."""
+    """Return the bytes of `num_heads` matrices of T x T float32."""
     return num_heads * T * T * _BYTES_A_CELL
 
 
 def dense_excess(content: str, num_heads: int, T: int, limit_gib: float) -> str | None:
-    """What is wrong with the memory that `num_heads` matrices of T x T float32 take; None if it is within the limit."""
+    """Return an error message if `num_heads` matrices of T x T float32 take more than the limit, else None."""
     needed = dense_bytes(num_heads, T)
     if needed <= limit_gib * _GIB:
         return None

@@ -7,10 +7,10 @@ Minimising the forward KL sum_i KL(Pbar[i] || P[i]) over alpha, rho means minimi
 because column masses c and diagonal masses d are the sufficient statistics of the family (an exponential family;
 its optimum has the masses of Pbar). KL = neg_entropy + f, exactly: the mean attention itself is not needed.
 
-Before fitting, Pbar is mixed with a trace of uniform attention. It bounds the ranges of alpha and rho where a key or
-a lag never received attention, and is worth less than 1e-4 nat; the reported KL is to the unmixed Pbar.
+Before fitting, Pbar is mixed with a trace of uniform attention. This keeps alpha and rho finite where a key or a lag
+never received attention, and changes the KL by less than 1e-4 nat. The reported KL is that of the unmixed Pbar.
 
-Legend: H heads, T time (query i, key j, lag k = i - j), X = 2 T coordinates.
+Legend: H heads, N some of them, T time (query i, key j, lag k = i - j), X = 2 T coordinates.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class CompactFit:
     alpha_HT: Tensor
     rho_HT: Tensor
     kl_H: Tensor
-    """mean_i KL(Pbar[i] || P[i]), nats a row, >= 0 up to rounding."""
+    """mean_i KL(Pbar[i] || P[i]), nats per row, >= 0 up to rounding."""
     residual_H: Tensor
     """Share of attention on the wrong column or lag, half of |c - c_fit|_1 / T and of |d - d_fit|_1 / T, averaged;
-    in [0, 1], 0 at the optimum (up to the smoothing). Of the lags alone for a fit without columns."""
+    in [0, 1], 0 at the optimum (up to the smoothing). A fit without columns counts the lags alone."""
     iterations: int
 
 
@@ -62,12 +62,12 @@ def fit_compact(
         column_mass_HT, diagonal_mass_HT, neg_entropy_H: as in AttentionStats.
         method: "lbfgs" (preconditioned, the default), "ipf" (iterative proportional fitting: slower, monotone), or
             "adam400" (the published recipe: Adam, rate 0.05, 400 steps, no convergence test), for comparison.
-        columns: False keeps alpha = 0: the best pattern that depends on the distance alone.
+        columns: False keeps alpha = 0, for the best pattern that depends on the distance alone.
         tol: lbfgs and ipf stop once no head's `residual_H` exceeds it.
-        max_iterations: lbfgs and ipf stop after as many in any case; look at `residual_H`.
+        max_iterations: lbfgs and ipf stop after this many iterations, even if `residual_H` is above `tol`.
 
-    A head's fit does not depend on the heads beside it (adam400's does, as published).
-    Raises ValueError on masses that are not finite, negative, or do not sum to T.
+    The fit of a head does not depend on the other heads (except with adam400, as in arXiv 2609.34650).
+    Raises ValueError on masses that are not finite, are negative, or do not sum to T, and on an unknown method.
     """
     c_HT, d_HT = column_mass_HT.double(), diagonal_mass_HT.double()
     _check_masses(c_HT, d_HT)
@@ -75,7 +75,8 @@ def fit_compact(
     uniform_T = uniform_masses(T).to(c_HT.device)
     smooth_c_HT, smooth_d_HT = ((1 - _SMOOTHING) * mass_HT + _SMOOTHING * uniform_T for mass_HT in (c_HT, d_HT))
     smooth = _Target(smooth_c_HT, smooth_d_HT, columns)
-    # the best pattern without alpha if rows did not end; the published start
+    # the published start, the log of the mean attention at each lag: it would be the best rho for alpha = 0 if no row
+    # were cut off at the first key
     start_rho_HT = (smooth.d_HT / torch.arange(T, 0, -1, device=c_HT.device)).log()
     start = torch.zeros_like(c_HT), start_rho_HT
     if method == "lbfgs":
@@ -110,7 +111,7 @@ def fit_heads(
 
 
 def head_statistics(calibration: Calibration, heads: Sequence[Head]) -> tuple[Tensor, Tensor, Tensor]:
-    """Column masses (N, T), diagonal masses (N, T) and negative entropies (N,) of N (layer, head) slots."""
+    """Return column masses (N, T), diagonal masses (N, T) and negative entropies (N,) of N (layer, head) slots."""
     index = tuple(torch.tensor(heads).T)
     return calibration.column_mass_LHT[index], calibration.diagonal_mass_LHT[index], calibration.neg_entropy_LH[index]
 
@@ -118,7 +119,7 @@ def head_statistics(calibration: Calibration, heads: Sequence[Head]) -> tuple[Te
 def compact_kl(
     alpha_HT: Tensor, rho_HT: Tensor, column_mass_HT: Tensor, diagonal_mass_HT: Tensor, neg_entropy_H: Tensor
 ) -> Tensor:
-    """mean_i KL(Pbar[i] || P[i]) of any compact pattern, nats a row, float64 (H,), from the statistics of Pbar."""
+    """Return mean_i KL(Pbar[i] || P[i]) of compact patterns from the statistics of Pbar, nats per row, float64 (H,)."""
     alpha_HT, rho_HT = alpha_HT.double(), rho_HT.double()
     target = _Target(column_mass_HT.double(), diagonal_mass_HT.double(), columns=True)
     return (neg_entropy_H.double() + target.objective(marginals(alpha_HT, rho_HT), alpha_HT, rho_HT)) / alpha_HT.shape[
@@ -128,7 +129,7 @@ def compact_kl(
 
 @dataclass(frozen=True)
 class _Target:
-    """The masses to be met."""
+    """The masses that a fit must reproduce."""
 
     c_HT: Tensor
     d_HT: Tensor
@@ -141,7 +142,7 @@ class _Target:
         return m.log_z_HT.sum(1) - (self.c_HT * alpha_HT).sum(1) - (self.d_HT * rho_HT).sum(1)
 
     def gradient(self, m: Marginals) -> tuple[Tensor, Tensor]:
-        """With respect to alpha and rho, (H, T) each."""
+        """Return the gradients of `objective` with respect to alpha and rho, (H, T) each."""
         by_alpha_HT = m.column_mass_HT - self.c_HT
         return by_alpha_HT if self.columns else torch.zeros_like(by_alpha_HT), m.diagonal_mass_HT - self.d_HT
 
@@ -154,12 +155,12 @@ class _Target:
 def _lbfgs(
     target: _Target, alpha_HT: Tensor, rho_HT: Tensor, tol: float, max_iterations: int
 ) -> tuple[Tensor, Tensor, int]:
-    """L-BFGS in coordinates scaled by the square root of their mass, the order of the Hessian's diagonal.
+    """Run L-BFGS in coordinates scaled by the square root of their mass, which is about the diagonal of the Hessian.
 
     Without the scale the rare lags of a head converge thousands of times slower than the common ones. A few rounds of
     proportional fitting come first, because far from the optimum the scale is wrong by orders of magnitude. They also
-    settle the rarest columns and lags, whose scale has a floor: a step there would overshoot to where the objective is
-    flat, and never return.
+    fit the rarest columns and lags. The scale of these has a minimum, so a step of L-BFGS could move them to where the
+    objective is flat, from where they would never return.
     """
     alpha_HT, rho_HT, _ = _ipf(target, alpha_HT, rho_HT, tol, min(_IPF_ROUNDS, max_iterations))
     scale_HX = torch.cat([target.c_HT, target.d_HT], dim=1).clamp(min=_MIN_MASS).sqrt()
@@ -180,7 +181,7 @@ def _lbfgs(
 def _ipf(
     target: _Target, alpha_HT: Tensor, rho_HT: Tensor, tol: float, max_iterations: int
 ) -> tuple[Tensor, Tensor, int]:
-    """Match the columns, then the diagonals, in turn, until a head has converged."""
+    """Match the column masses and the diagonal masses in turn, each head until it has converged."""
     iteration, m = 0, marginals(alpha_HT, rho_HT)
     while iteration < max_iterations and (active_H := target.residual(m) > tol).any():
         iteration += 1
@@ -219,5 +220,5 @@ def _check_masses(c_HT: Tensor, d_HT: Tensor) -> None:
             bad = int((~good_H).nonzero()[0])
             raise ValueError(
                 f"{name} masses of head {bad} of {len(good_H)} are not those of attention: they must be finite, "
-                f"not negative and sum to T = {T}, and sum to {mass_HT[bad].sum().item():.6g}"
+                f"not negative and sum to T = {T}, but they sum to {mass_HT[bad].sum().item():.6g}"
             )

@@ -1,6 +1,6 @@
-"""L-BFGS for many small smooth problems at once: each has its own step length and stops on its own.
+"""L-BFGS for many small smooth problems at once: each has its own step length and its own end.
 
-Legend: N problems, X coordinates of one.
+Legend: N problems, X coordinates of a problem.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ _MAX_HALVINGS = 20
 
 @dataclass(frozen=True)
 class Point:
-    """Where the search of each problem stands."""
+    """The present point of each problem, with the value and the gradient there."""
 
     x_NX: Tensor
     value_N: Tensor
     gradient_NX: Tensor
     residual_N: Tensor
-    """Distance from the optimum, in the measure of the tolerance."""
+    """Distance from the optimum, which is compared with the tolerance."""
 
     def __getitem__(self, rows_N: Tensor) -> Point:
         return Point(self.x_NX[rows_N], self.value_N[rows_N], self.gradient_NX[rows_N], self.residual_N[rows_N])
 
 
 Evaluate = Callable[[Tensor, Tensor], Point]
-"""(x_NX, problems_N) -> Point: `problems_N` are the numbers of the problems that the rows of x belong to."""
+"""(x_NX, problems_N) -> Point: `problems_N` has the index of the problem that each row of x belongs to."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class _Pair:
 
 
 def minimize(evaluate: Evaluate, x_NX: Tensor, *, tol: float, max_iterations: int) -> tuple[Tensor, int]:
-    """Minimise N convex problems until no residual exceeds `tol`; returns x_NX and the number of iterations.
+    """Minimise N convex problems until no residual exceeds `tol`; return x_NX and the number of iterations.
 
-    The coordinates should be scaled to a Hessian of order 1. A problem's result does not depend on the others.
-    One that can no longer fall, at the limit of float64, counts as done.
+    The coordinates should be scaled to a Hessian of order 1. A problem's result does not depend on the others. A
+    problem also ends when its value no longer falls, at the limit of float64.
     """
     result_NX = x_NX.clone()
     problems_N = torch.arange(len(x_NX), device=x_NX.device)
@@ -59,7 +59,7 @@ def minimize(evaluate: Evaluate, x_NX: Tensor, *, tol: float, max_iterations: in
     iteration = 0
     while True:
         active_N = (point.residual_N > tol) & moved_N
-        # finished problems stand still; they are carried along until they are half of the work
+        # finished problems do not move; they are taken out once they are at least half of those that are evaluated
         if iteration == max_iterations or active_N.sum() <= len(problems_N) // 2:
             result_NX[problems_N] = point.x_NX
             if iteration == max_iterations or not active_N.any():
@@ -75,7 +75,10 @@ def minimize(evaluate: Evaluate, x_NX: Tensor, *, tol: float, max_iterations: in
 
 
 def _inverse_hessian(gradient_NX: Tensor, history: list[_Pair]) -> Tensor:
-    """The two-loop recursion; a pair without curvature (a problem that did not move) is skipped."""
+    """Return the inverse Hessian times the gradient, by the two-loop recursion (Nocedal and Wright, algorithm 7.4).
+
+    A pair without curvature (a problem that did not move) is skipped.
+    """
     direction_NX = gradient_NX.clone()
     weights = []
     for pair in reversed(history):
@@ -94,12 +97,12 @@ def _inverse_hessian(gradient_NX: Tensor, history: list[_Pair]) -> Tensor:
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """numerator / denominator, 0 where the denominator is not positive."""
+    """Return numerator / denominator, 0 where the denominator is not positive."""
     return torch.where(denominator > 0, numerator / denominator, 0.0)
 
 
 def _line_search(evaluate: Evaluate, point: Point, problems_N: Tensor, step_NX: Tensor, active_N: Tensor) -> Point:
-    """Halve each active problem's step until its value falls enough; one that finds none stays where it is."""
+    """Halve each active problem's step until its value falls enough (Armijo); leave it in place if no step does."""
     slope_N = (point.gradient_NX * step_NX).sum(1)
     pending_N = active_N & (slope_N < 0)
     length_N = torch.ones_like(slope_N)

@@ -1,4 +1,4 @@
-"""Names of the methods of the fit. A file of its own because the configuration reads them, which imports no torch."""
+"""Names of the methods of the fit, in a file of their own: the configuration reads them and must not import torch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The pattern of a static head: two vectors, a matrix, or nothing.
 
-The three types answer the same few questions, so that nobody else has to ask which of them a pattern is.
+The three types have the same methods, so that callers need not know the type of a pattern.
 
 Legend: T time, T_fit the length a pattern was made for, R rows, S static heads of a layer.
 """
@@ -21,7 +21,7 @@ _FAR_LAG = 128
 
 
 class PatternedLayer(Protocol):
-    """What a pattern asks of the attention layer that it is installed in."""
+    """The methods that a pattern calls on the attention layer in which it is installed."""
 
     def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None: ...
 
@@ -50,7 +50,7 @@ class CompactPattern:
         return self.alpha_T, self.rho_T
 
     def problem(self, T_fit: int) -> str | None:
-        """Say what makes this no pattern of length `T_fit`; None if nothing does."""
+        """Return why this is not a valid pattern of length `T_fit`; None if it is valid."""
         for name, values_T in (("alpha", self.alpha_T), ("rho", self.rho_T)):
             if values_T.shape != (T_fit,) or values_T.dtype != torch.float32 or not values_T.isfinite().all():
                 return (
@@ -60,11 +60,11 @@ class CompactPattern:
         return None
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Rows start <= i < stop of the pattern over keys j < stop, float64 (R, stop)."""
+        """Return rows start <= i < stop of the pattern over keys j < stop, float64 (R, stop)."""
         return attention_rows(self.alpha_T.double()[None], self.rho_T.double()[None], start, stop)[0]
 
     def describe(self) -> dict[str, float]:
-        """The shape of the pattern in numbers.
+        """Return numbers that describe the shape of the pattern.
 
         alpha_range, rho_range: largest minus smallest, in nats.
         heavy_columns: number of keys with e^4 times the weight of the median key, most of them attention sinks.
@@ -79,7 +79,7 @@ class CompactPattern:
         }
 
     def difference(self, other: Pattern) -> str | None:
-        """Say how another pattern differs; None if both are equal."""
+        """Return how another pattern differs, as text; None if both are equal."""
         if type(other) is not type(self):
             return f"{self.noun} -> {other.noun}"
         if self.alpha_T.shape != other.vectors[0].shape:
@@ -98,7 +98,7 @@ class CompactPattern:
 
 @dataclass(frozen=True, eq=False)
 class DensePattern:
-    """A matrix, for contents that no two vectors can describe."""
+    """A matrix, for contents that two vectors cannot describe."""
 
     p_TT: Tensor
     """float32 (T_fit, T_fit); rows sum to 1, zero above the diagonal."""
@@ -119,7 +119,7 @@ class DensePattern:
         return None
 
     def problem(self, T_fit: int) -> str | None:
-        """Say what makes this no pattern of length `T_fit`; None if nothing does."""
+        """Return why this is not a valid pattern of length `T_fit`; None if it is valid."""
         p_TT = self.p_TT
         fits = p_TT.shape == (T_fit, T_fit) and p_TT.dtype == torch.float32 and bool((p_TT >= 0).all())
         if not (fits and p_TT.triu(1).sum() == 0 and ((p_TT.sum(1) - 1).abs() < 1e-4).all()):
@@ -127,15 +127,15 @@ class DensePattern:
         return self.fit.problem(T_fit)
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Rows start <= i < stop of the pattern over keys j < stop, float64 (R, stop)."""
+        """Return rows start <= i < stop of the pattern over keys j < stop, float64 (R, stop)."""
         return self.p_TT[start:stop, :stop].double()
 
     def describe(self) -> dict[str, float]:
-        """The shape of the compact fit in numbers; see `CompactPattern.describe`."""
+        """Return numbers that describe the compact fit; see `CompactPattern.describe`."""
         return self.fit.describe()
 
     def difference(self, other: Pattern) -> str | None:
-        """Say how another pattern differs; None if both are equal."""
+        """Return how another pattern differs, as text; None if both are equal."""
         if not isinstance(other, DensePattern):
             return f"{self.noun} -> {other.noun}"
         if self.p_TT.shape != other.p_TT.shape:
@@ -151,7 +151,7 @@ class DensePattern:
 
 @dataclass(frozen=True, eq=False)
 class PrunedPattern:
-    """Nothing: the head is removed, values and output included."""
+    """No pattern: the head is removed, values and output included."""
 
     T_fit: int
 
@@ -161,7 +161,7 @@ class PrunedPattern:
 
     @property
     def vectors(self) -> tuple[Tensor, Tensor]:
-        """Zeros, which take the place of alpha and rho in a file."""
+        """Zeros, which are written to a file in the place of alpha and rho."""
         return torch.zeros(self.T_fit), torch.zeros(self.T_fit)
 
     @property
@@ -169,19 +169,19 @@ class PrunedPattern:
         return None
 
     def problem(self, T_fit: int) -> str | None:
-        """Say what makes this no pattern of length `T_fit`; None if nothing does."""
+        """Return why this is not a valid pattern of length `T_fit`; None if it is valid."""
         return None if self.T_fit == T_fit else f"the length must be T_fit = {T_fit}, got {self.T_fit}"
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Zeros (R, stop): a pruned head attends to nothing."""
+        """Return zeros (R, stop): a pruned head attends to nothing."""
         return torch.zeros(stop - start, stop, dtype=torch.float64)
 
     def describe(self) -> dict[str, float]:
-        """Nothing to describe."""
+        """Return an empty dict: there is no pattern to describe."""
         return {}
 
     def difference(self, other: Pattern) -> str | None:
-        """Say how another pattern differs; None if both are equal."""
+        """Return how another pattern differs, as text; None if both are equal."""
         return None if isinstance(other, PrunedPattern) else f"{self.noun} -> {other.noun}"
 
     @staticmethod
@@ -194,7 +194,7 @@ Pattern = CompactPattern | DensePattern | PrunedPattern
 
 
 def certified(alpha_NT: Tensor, rho_NT: Tensor) -> list[CompactPattern]:
-    """Make float32 patterns of N heads, each with the certified error of mixing by float32 FFT."""
+    """Return float32 patterns of N heads, each with the certified error of mixing by float32 FFT."""
     alpha_NT, rho_NT = alpha_NT.float(), rho_NT.float()
     errors = prepare_pattern(alpha_NT, rho_NT).error_HP[:, PATHS.index("fft")].tolist()
     return [CompactPattern(*parts) for parts in zip(alpha_NT, rho_NT, errors, strict=True)]

@@ -40,7 +40,7 @@ _EXPORT, _FULL, _VERSION = "compact_model", "full_model", 1
 
 
 def read_checkpoint(folder: Path, *, prefix: str = "") -> dict[str, Any]:
-    """Everything in a checkpoint whose flat key begins with `prefix`, nested as it was saved.
+    """Return everything in a checkpoint whose flat key begins with `prefix`, nested as it was saved.
 
     Raises ValueError if the folder holds no complete checkpoint, or a damaged one; the message then names the file
     and what it held.
@@ -82,7 +82,10 @@ def load_weights(folder: Path, weights: dict[str, Tensor]) -> None:
 
 
 def write_checkpoint(state: dict[str, Any], folder: Path) -> None:
-    """Save nested dictionaries as a checkpoint. ValueError if the folder is there already."""
+    """Save nested dictionaries as a checkpoint.
+
+    Raises ValueError if the folder exists already, and OSError if it cannot be written.
+    """
     require_new_folder(folder)
     with _one_process():
         try:
@@ -93,17 +96,18 @@ def write_checkpoint(state: dict[str, Any], folder: Path) -> None:
 
 
 def model_tensors(state: dict[str, Any]) -> dict[str, Tensor]:
-    """The weights of a checkpoint: its tensors outside the sections of the trainer."""
+    """Return the weights of a checkpoint: its tensors outside the sections of the trainer."""
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
 
 def apply_plan(state: dict[str, Any], plan: StaticPlan, num_heads: int | None = None) -> list[str]:
-    """Make a plan part of a checkpoint in place, as a freeze in training would have: rows, moments, and the plan.
+    """Apply a plan to a checkpoint in place, as a freeze in training would, and return the names of changed tensors.
 
-    Of a pruned head that includes its values and output. Returns the names of the changed tensors.
+    The rows that static heads no longer use and their moments become zero (of a pruned head also the value rows and
+    the output columns), and the plan becomes a part of the checkpoint.
 
     Args:
-        num_heads: query heads a layer; needed for a checkpoint of stock torchtitan, which does not tell.
+        num_heads: query heads per layer; needed for a checkpoint of stock torchtitan, which does not store it.
 
     Raises ValueError, with nothing changed, if the checkpoint has a plan, or the plan is of another model.
     """
@@ -122,7 +126,7 @@ def apply_plan(state: dict[str, Any], plan: StaticPlan, num_heads: int | None = 
 
 
 def export_compact(source: Path, out: Path, num_heads: int | None = None) -> tuple[int, int]:
-    """Write the weights of a frozen model to a safetensors file, without what static heads no longer use.
+    """Write the weights of a frozen model to a safetensors file, without the rows that static heads no longer use.
 
     A matrix that two names share is written once, under the name of the embedding. Beside the weights the file has the
     tensor `saf_plan`, the bytes of the plan's own file.
@@ -146,10 +150,10 @@ def export_compact(source: Path, out: Path, num_heads: int | None = None) -> tup
 
 
 def restore_full(model: Path, out: Path) -> StaticPlan:
-    """Write what `export_compact` wrote with all rows again, zeros for the dead ones; returns the plan.
+    """Undo `export_compact`: write its weights with all rows, zeros for those left out; return the plan.
 
     The plan is in the new file as well, as the tensor `saf_plan`: without it the static heads, whose query and key
-    rows are zero, would attend uniformly. Under every other name the file has the tensor of the checkpoint.
+    rows are zero, would attend uniformly. All other tensors equal those of the checkpoint.
     """
     header, tensors, plan = _unpack(model, _EXPORT)
     full = restore_rows(tensors, StaticRows(plan, HeadShape(*header["shape"])))
@@ -161,7 +165,7 @@ def restore_full(model: Path, out: Path) -> StaticPlan:
 
 
 def _read_frozen(folder: Path, num_heads: int | None) -> tuple[dict[str, Tensor], StaticPlan, HeadShape]:
-    """Weights, plan and head shape of a checkpoint after a freeze."""
+    """Return weights, plan and head shape of a checkpoint after a freeze."""
     state = read_checkpoint(folder)
     section, key = _PLAN_PATH
     if key not in state.get(section, {}):
@@ -172,7 +176,7 @@ def _read_frozen(folder: Path, num_heads: int | None) -> tuple[dict[str, Tensor]
 
 
 def _read_full(model: Path, num_heads: int | None) -> tuple[dict[str, Tensor], StaticPlan, HeadShape]:
-    """The same from a file of `restore_full`."""
+    """Return weights, plan and head shape of a file that `restore_full` wrote."""
     header, weights, plan = _unpack(model, _FULL)
     shape = HeadShape(*header["shape"])
     if num_heads not in (None, shape.num_heads):
@@ -183,7 +187,7 @@ def _read_full(model: Path, num_heads: int | None) -> tuple[dict[str, Tensor], S
 
 
 def _unpack(model: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tensor], StaticPlan]:
-    """Header, weights and plan of a file of ours."""
+    """Return header, weights and plan of a file that `export_compact` or `restore_full` wrote."""
     header, tensors = container.unpack(container.read_file(model, kind), kind, _VERSION, source=str(model))
     plan = StaticPlan.from_bytes(bytes(tensors.pop(_PLAN_TENSOR).numpy()), source=f"the plan in {model}")
     return header, tensors, plan
@@ -194,13 +198,13 @@ def _as_tensor(plan: StaticPlan) -> Tensor:
 
 
 def _num_heads(state: Mapping[str, Any], given: int | None) -> int:
-    """Query heads a layer, from the checkpoint or, where it does not tell, as given."""
+    """Return the query heads per layer: from the checkpoint, or `given` if the checkpoint does not store them."""
     section, key = _MODEL_PATH
     identity = state.get(section, {}).get(key)
     if identity is None:
         if given is None:
             raise ValueError(
-                "the checkpoint does not tell its number of query heads, as those of saf_titan do: give --num-heads"
+                "the checkpoint does not store its number of query heads (those of saf_titan do): give --num-heads"
             )
         return given
     with readable("the model's description in the checkpoint", "JSON text"):
@@ -211,32 +215,32 @@ def _num_heads(state: Mapping[str, Any], given: int | None) -> int:
 
 
 def _seq_len(state: Mapping[str, Any]) -> int | None:
-    """The length of the sequences a checkpoint was trained on; None where its loader was another than ours."""
+    """Return the length of the sequences a checkpoint was trained on; None if another data loader wrote it."""
     loader = state.get("dataloader")
     return loader.get("seq_len") if isinstance(loader, Mapping) else None
 
 
 def _require_same_model(plan: StaticPlan, shape: HeadShape, *, num_layers: int, seq_len: int | None) -> None:
-    """Raise ValueError, naming what differs, if a plan cannot be of a model of this size."""
+    """Raise ValueError, which names the difference, if a plan cannot belong to a model of this size."""
     if plan.heads and plan.heads[-1].layer >= num_layers:
         raise ValueError(
-            f"the plan has static heads in layer {plan.heads[-1].layer}, and the model {num_layers} layers"
+            f"the plan has static heads in layer {plan.heads[-1].layer}, but the model has {num_layers} layers"
         )
     if plan.record.heads and plan.record.heads != (num_layers, shape.num_heads):
         raise ValueError(
-            "the plan is of a model with {} layers of {} heads, and the checkpoint's has {} of {}".format(
+            "the plan is of a model with {} layers of {} heads, but the checkpoint's model has {} of {}".format(
                 *plan.record.heads, num_layers, shape.num_heads
             )
         )
     if seq_len is not None and seq_len > plan.T_fit:
         raise ValueError(
-            f"the plan is fitted to sequences of {plan.T_fit} tokens, and the checkpoint was trained on {seq_len}: "
+            f"the plan is fitted to sequences of {plan.T_fit} tokens, but the checkpoint was trained on {seq_len}: "
             f"make the plan from a calibration of that length"
         )
 
 
 def _require_zero(weights: Mapping[str, Tensor], rows: StaticRows) -> None:
-    """What is left out must be zero, as a freeze leaves it: else it was cut in the wrong places."""
+    """Require that all rows to be left out are zero, as after a freeze; other rows belong to other heads."""
     for name, weight in weights.items():
         if (found := rows.live(name)) and weight.index_select(found[0], (~found[1]).nonzero().flatten()).any():
             raise ValueError(
@@ -246,7 +250,7 @@ def _require_zero(weights: Mapping[str, Tensor], rows: StaticRows) -> None:
 
 
 def _tied(weights: Mapping[str, Tensor]) -> dict[str, str]:
-    """Names of matrices that have the same bytes as an earlier one, with its name: a checkpoint holds both."""
+    """Map the name of each matrix with the bytes of an earlier one to the earlier name: a checkpoint holds both."""
     first: dict[tuple[torch.Size, str], str] = {}
     tied = {}
     # the order in which a file is read must not decide which of the names is kept
@@ -260,7 +264,7 @@ def _tied(weights: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def require_complete(folder: Path) -> None:
-    """ValueError unless a folder holds a checkpoint that was written to its end."""
+    """Raise ValueError unless a folder holds a checkpoint that was written to its end."""
     if not (folder / ".metadata").is_file():
         raise ValueError(f"{folder} is not a complete checkpoint: it has no .metadata")
 
@@ -274,7 +278,7 @@ def _reading(folder: Path) -> Iterator[None]:
             except dcp.CheckpointException as error:
                 raise first_cause(error) from error
     except ValueError as error:
-        # "is damaged", with file and tensor, says more than "is not readable"
+        # the message of DamagedCheckpoint names file and tensor, which that of `readable` does not
         raise (error.__cause__ if isinstance(error.__cause__, DamagedCheckpoint) else error) from error
 
 
@@ -286,7 +290,7 @@ def _set(state: dict[str, Any], path: tuple[Any, ...], value: Tensor | None) -> 
 
 @contextmanager
 def _one_process() -> Iterator[None]:
-    """Silence the remark that no process group is used: one process reads and writes on purpose."""
+    """Silence torch's warning that there is no process group, because one process is enough here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is (disabled|unavailable)", UserWarning)
         yield

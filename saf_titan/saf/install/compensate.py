@@ -1,19 +1,21 @@
-"""Compensation: solve the weights that a static head still owns again, by ridge regression.
+"""Compensation: solve again, by ridge regression, the weights that only a static head uses.
 
-A head that has its values for itself keeps its value projection W. On calibration data the live head gave
-y = P x W^T; the frozen one gives P_fit x W^T. With z = P_fit x the rows that come nearest to the live output are
+A head that shares its values with no other head has a value projection W of its own. On calibration data the live head
+gave y = P x W^T; the frozen one gives P_fit x W^T. With z = P_fit x, the rows that come nearest to the live output are
 
     argmin_W  |z W^T - y|^2 + strength * (tr(z^T z) / X) * |W - W_before|^2        (X: width of z)
 
-Where query heads share their values v (grouped queries), other heads need the value rows as they are. Such a head owns
-its columns of the output projection W_O alone. The same regression, with z = P_fit v and W_before the identity, gives a
-matrix M (D, D) after which the mixed values come nearest to the live output; the new columns are W_O M.
+Where query heads share their values v (grouped queries), other heads need the value rows as they are. Only the columns
+of the output projection W_O belong to such a head alone. The same regression, with z = P_fit v and W_before the
+identity, gives a matrix M (D, D) that brings the mixed values nearest to the live output; the new columns are W_O M.
 
 The penalty is relative to the mean square of z, so that `strength` has no unit. It is chosen for each head by two-fold
 cross-validation over sequences: rows solved on one half must bring the output nearer on the other. The caller must
-measure whether the model gains by the new weights. This is for heads that are frozen without further training.
+measure whether the loss of the model falls by the new weights. Use this for heads that are frozen without further
+training.
 
-Legend: B sequences, T time, C model dim, D head dim, X input of a regression: C for value rows, D for output columns.
+Legend: B sequences, T time, H query heads, K kv heads, C model dim, D head dim, X width of z (C for value rows, D for
+output columns), N tokens of a batch.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ Batch = TypeVar("Batch")
 
 
 class CompensableAttention(Protocol):
-    """An attention layer whose live heads can be watched.
+    """An attention layer whose live heads can be observed by hooks.
 
     qkv_linear: a module called with x_BTC, whose `wv` is a linear map with one block of rows a kv head. Its bias, if
         any, stays: the rows of a pattern sum to 1, so the bias reaches the output as it is.
-    inner_attention: called with (q, k, v_BTKD, ...), gives o_BTHD for all heads in natural order. Heads may share
+    inner_attention: called with (q, k, v_BTKD, ...), returns o_BTHD for all heads in natural order. Heads may share
         values (K < H), evenly grouped.
     wo: its weight (C, H * D) has a block of columns for each head.
     """
@@ -53,7 +55,7 @@ class CompensableAttention(Protocol):
 
 @dataclass(frozen=True)
 class NewWeights:
-    """What takes the place of a head's weights."""
+    """The weights that replace some of a head's weights."""
 
     part: Literal["v", "o"]
     """"v": its value rows; "o": its columns of the output projection."""
@@ -66,10 +68,10 @@ STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 1e1)
 
 
 class ValueRegression:
-    """Normal equations of a linear map behind one head's pattern, gathered a batch at a time in float64."""
+    """Normal equations of the linear map after one head's pattern, added up over batches in float64."""
 
     def __init__(self, pattern: StaticPattern, input_dim: int, head_dim: int) -> None:
-        """pattern: of this head alone (H = 1). input_dim: X, of what the pattern mixes."""
+        """pattern: that of this head alone (H = 1). input_dim: X, the width of what the pattern mixes."""
         if pattern.num_heads != 1:
             raise ValueError(f"a regression is for one head, but the pattern has {pattern.num_heads}")
         device = pattern.alpha_HT.device
@@ -79,23 +81,23 @@ class ValueRegression:
 
     @torch.no_grad()
     def add(self, x_BTX: Tensor, y_BTD: Tensor) -> None:
-        """What the pattern mixes, and the live head's output on it."""
+        """Add a batch: x is the input of the pattern, y the output of the live head on it."""
         z_NX = static_mix(x_BTX.float().unsqueeze(2), self.pattern).squeeze(2).flatten(0, 1).double()
         self.gram_XX += z_NX.T @ z_NX
         self.cross_XD += z_NX.T @ y_BTD.flatten(0, 1).double()
 
     def __add__(self, other: ValueRegression) -> ValueRegression:
-        """The equations of both data; the pattern is the same."""
+        """Return the equations of both sets of data, which have the same pattern."""
         both = copy(self)
         both.gram_XX, both.cross_XD = self.gram_XX + other.gram_XX, self.cross_XD + other.cross_XD
         return both
 
     def sum_over_ranks(self, group: dist.ProcessGroup | None) -> None:
-        """The equations of the data of all ranks, on the CPU."""
+        """Add up the equations of all ranks, in place; the sums are on the CPU."""
         self.gram_XX, self.cross_XD = sum_over_ranks(self.gram_XX, group), sum_over_ranks(self.cross_XD, group)
 
     def solve(self, w_DX: Tensor, *, strength: float = 1e-3) -> Tensor:
-        """A new map (D, X) in the dtype of the old one. Raises ValueError unless strength is positive."""
+        """Return a new map (D, X) in the dtype of the old map `w_DX`. Raises ValueError unless strength is positive."""
         if strength <= 0:
             raise ValueError(f"the ridge strength must be positive, got {strength}")
         X = len(self.gram_XX)
@@ -106,7 +108,7 @@ class ValueRegression:
         return (before_XD + change_XD).T.to(w_DX.dtype).contiguous()
 
     def excess(self, w_DX: Tensor) -> float:
-        """Squared error of the output with this map, up to a constant of the data: for comparing maps."""
+        """Return the squared error of the output with this map, up to a constant of the data: compare maps by it."""
         rows_XD = w_DX.double().T
         return ((self.gram_XX @ rows_XD - 2 * self.cross_XD) * rows_XD).sum().item()
 
@@ -114,13 +116,15 @@ class ValueRegression:
 def cross_validated_rows(
     halves: tuple[ValueRegression, ValueRegression], w_DX: Tensor, strengths: Sequence[float] = STRENGTHS
 ) -> Tensor | None:
-    """A map (D, X) solved on both halves with the strength that errs least across them; None if the old one does.
+    """Return a map (D, X) solved on both halves, or None if the old map `w_DX` is at least as good.
+
+    The penalty is the one with the least error where maps solved on one half are judged on the other.
 
     Raises ValueError if a half has no data.
     """
     if not all(half.gram_XX.any() for half in halves):
         raise ValueError(
-            "weights can be compensated on two sequences or more: the penalty is chosen on one half of them"
+            "compensation needs two sequences or more, because the penalty is chosen on those it was not solved on"
         )
 
     def excess(strength: float) -> float:
@@ -142,19 +146,19 @@ def compensated_weights(
     *,
     group: dist.ProcessGroup | None = None,
 ) -> dict[tuple[int, int], NewWeights]:
-    """New weights of heads that the plan's own event makes static, by (layer, head).
+    """Return new weights of the heads that the plan's last event makes static, by (layer, head).
 
-    To be called while those heads are still live; nothing is changed. Keeps two X x X matrices for each of the heads.
-    Heads whose output no strength brings nearer on sequences it was not solved on are left out.
+    Call this while those heads are still live; it changes nothing. It keeps two X x X matrices for each of the heads.
+    A head is left out if no penalty improves its output on sequences that the weights were not solved on.
 
     Args:
-        batches, forward, group: as in `calibrate`. One forward a batch.
+        batches, forward, group: as in `calibrate`. Runs one forward per batch.
 
-    Raises ValueError for patterns that are not compact, and for less than two sequences.
+    Raises ValueError for patterns that are not compact, and for fewer than two sequences.
     """
     if not plan.is_compact:
-        raise ValueError(f"heads with compact patterns alone can be compensated, and the plan's are {plan.content}")
-    # ranks with a single sequence make up both halves between them
+        raise ValueError(f"only heads with compact patterns can be compensated, but the plan's are {plan.content}")
+    # every other rank begins with the second half, so that ranks with a single sequence fill both halves together
     first_half = HeadExchange(group).rank % 2
     heads = [head for head in plan.heads if head.step == plan.step]
     watchers = [_HeadWatcher(attentions[head.layer], head, first_half) for head in heads]
@@ -173,7 +177,7 @@ def compensated_weights(
 
 
 class _HeadWatcher:
-    """The regressions of one head on every other sequence and on those between, fed by hooks on its layer."""
+    """Two regressions of one head, on alternate sequences, which hooks on its layer feed."""
 
     def __init__(self, attention: CompensableAttention, head: StaticHead, first_half: int) -> None:
         """first_half: index (0 or 1) of the cross-validation half that the first sequence belongs to."""
@@ -192,7 +196,7 @@ class _HeadWatcher:
         ]
 
     def weights(self, new_DX: Tensor) -> NewWeights:
-        """A solved map as weights of the model."""
+        """Return a solved map as weights of the model."""
         if self._output_CD is None:
             return NewWeights("v", new_DX)
         return NewWeights("o", (self._output_CD.double() @ new_DX.double()).to(self._output_CD.dtype))
@@ -204,7 +208,7 @@ class _HeadWatcher:
         assert self._x_BTC is not None
         x_BTX, head, (H, D) = self._x_BTC, self.head.head, o_BTHD.shape[2:]
         block, y_BTD = slice(head * D, (head + 1) * D), o_BTHD[:, :, head]
-        # inside the forward: weights are whole, on any sharding
+        # the weights are read inside the forward, where FSDP has gathered them
         projection = self.attention.qkv_linear.wv
         shares_values = len(projection.weight) != H * D
         if shares_values:
@@ -221,7 +225,7 @@ class _HeadWatcher:
         self._x_BTC = None
 
     def _begin(self, value_rows: Tensor, x_BTX: Tensor, block: slice, *, shares_values: bool) -> None:
-        """Take what the weights are before, and make empty equations."""
+        """Keep the present weights, and make empty equations."""
         D = block.stop - block.start
         if shares_values:
             self._output_CD = self.attention.wo.weight.detach()[:, block].cpu().clone()

@@ -1,4 +1,4 @@
-"""Refuses a backward whose forward ran with other static heads.
+"""Refuse a backward whose forward ran with other static heads.
 
 The set of static heads may change between two optimizer steps only. If it changed between a forward and its backward,
 gradients would be wrong without any sign: FSDP gathers the weights again for the backward, activation checkpointing

@@ -20,11 +20,11 @@ from saf_titan.saf.install.compensate import NewWeights
 from saf_titan.saf.plan.plan import StaticPlan
 
 OptimizerState = Mapping[Tensor, dict[str, Any]]
-"""``Optimizer.state``: per parameter a dict of tensors, of which those in the shape of the parameter are moments."""
+"""``Optimizer.state``: a dict of tensors for each parameter; those in the shape of the parameter are moments."""
 
 
 class Projections(Protocol):
-    """Separate query, key and value projections with one block of rows a head, of keys and values a kv head."""
+    """Separate query, key and value projections: one block of rows per query head, and per kv head in wk and wv."""
 
     wq: nn.Linear
     wk: nn.Linear
@@ -33,7 +33,7 @@ class Projections(Protocol):
     def head_rows(self, heads: Sequence[int]) -> Tensor: ...
 
     def unused_heads(self, static: Sequence[int], *, frees_values: bool) -> UnusedHeads:
-        """What the static query heads ``static`` no longer use."""
+        """Return which blocks of the projections the static query heads ``static`` no longer use."""
 
 
 class FreezableAttention(PatternedLayer, Protocol):
@@ -51,7 +51,7 @@ class FreezableAttention(PatternedLayer, Protocol):
 
 
 def install(attentions: Sequence[FreezableAttention], plan: StaticPlan | None) -> None:
-    """Make exactly the heads of ``plan`` static in ``attentions`` (one a layer, in order); None: no head."""
+    """Make exactly the heads of ``plan`` static in ``attentions`` (one per layer, in order); with None, no head."""
     layers = plan.layers() if plan is not None else {}
     for layer, attention in enumerate(attentions):
         if heads := layers.get(layer):
@@ -63,14 +63,14 @@ def install(attentions: Sequence[FreezableAttention], plan: StaticPlan | None) -
 
 @dataclass(frozen=True)
 class Overwritten:
-    """The former values of changed weights and moments, of this rank's shards."""
+    """The former values of changed weights and moments, in the shards of this rank."""
 
     pieces: tuple[tuple[Tensor, Tensor, Tensor], ...]
     """(local tensor, mask of its changed elements, their values)."""
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put the values back; only right while no optimizer step has passed."""
+        """Put the values back; this is correct only if no optimizer step has run since."""
         for tensor, mask, values in self.pieces:
             tensor[mask] = values
 
@@ -79,9 +79,9 @@ class Overwritten:
 def zero_unused_weights(
     attentions: Sequence[FreezableAttention], plan: StaticPlan, optimizer_state: OptimizerState
 ) -> Overwritten:
-    """Zero the weights that the plan's heads no longer use, and their moments, in place.
+    """Zero the weights that the plan's heads no longer use, and their moments, in place; return the former values.
 
-    Which weights these are is decided in `heads.kv_groups.unused_heads`.
+    `heads.kv_groups.unused_heads` decides which weights these are.
     """
     pieces = []
     for layer, heads in plan.layers().items():
@@ -109,7 +109,7 @@ def zero_unused_weights(
 
 @torch.no_grad()
 def replace_weights(attentions: Sequence[FreezableAttention], new: Mapping[tuple[int, int], NewWeights]) -> Overwritten:
-    """Write new weights of (layer, head) slots in place; moments stay."""
+    """Write new weights of (layer, head) slots in place and return the former ones; moments stay as they are."""
     pieces = []
     for (layer, head), weights in new.items():
         qkv = attentions[layer].qkv_linear
@@ -124,7 +124,7 @@ def replace_weights(attentions: Sequence[FreezableAttention], new: Mapping[tuple
 
 
 def moments(weight: Tensor, optimizer_state: OptimizerState) -> Iterator[Tensor]:
-    """Yield the optimizer's tensors in the shape of a weight, such as both moments of AdamW."""
+    """Yield the optimizer's tensors that have the shape of a weight, such as both moments of AdamW."""
     for value in optimizer_state.get(weight, {}).values():
         if isinstance(value, Tensor) and value.shape == weight.shape:
             yield value

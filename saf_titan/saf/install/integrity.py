@@ -1,6 +1,6 @@
-"""Whether a checkpoint on disk still holds what was written: each tensor, each object, and the index of them.
+"""Check that a checkpoint on disk still holds what was written: each tensor, each object, and the index of them.
 
-A ``.distcp`` file is a row of ``torch.save`` streams, one for each tensor shard or Python object. Such a stream is a
+A ``.distcp`` file is a sequence of ``torch.save`` streams, one for each tensor shard or Python object. A stream is a
 zip archive, and each of its members carries a CRC-32 that torch writes but does not compare when it reads. The index,
 ``.metadata``, is a pickle without a checksum, so it is compared with the files that it describes.
 """
@@ -26,11 +26,11 @@ INDEX = ".metadata"
 
 
 class DamagedCheckpoint(ValueError):
-    """A checkpoint does not hold what was written; the message names the file and what it held."""
+    """Raised when a checkpoint does not hold what was written; the message names the file and what it held."""
 
 
 class CheckedReader(FileSystemReader):
-    """Reads a checkpoint as torch does, after comparing what it reads with the checksums."""
+    """Reads a checkpoint as torch does, but first compares what it reads with the checksums."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         return read_index(Path(self.path), super().read_metadata)
@@ -43,7 +43,10 @@ class CheckedReader(FileSystemReader):
 
 
 def read_index(folder: Path, read: Any = None) -> Metadata:
-    """The index of a checkpoint. DamagedCheckpoint if the file is not one; OSError if it cannot be read."""
+    """Return the index of a checkpoint.
+
+    Raises DamagedCheckpoint if the file is not an index, and OSError if it cannot be read.
+    """
     read = read or FileSystemReader(folder).read_metadata
     try:
         metadata = read()
@@ -81,7 +84,7 @@ def check_stream(folder: Path, name: str, entry: Any) -> None:
 
 
 def damages(folder: Path) -> Iterator[str]:
-    """Every fault of a checkpoint, one line each; none if it holds what was written. Reads all files once.
+    """Yield every fault of a checkpoint, one line each; none if it holds what was written. Reads all files.
 
     Raises ValueError if the folder holds no complete checkpoint, and OSError if a file cannot be read.
     """
@@ -112,7 +115,7 @@ def damages(folder: Path) -> Iterator[str]:
 
 
 def _index_faults(folder: Path, metadata: Metadata) -> Iterator[str]:
-    """Contradictions inside the index: every value must be described, named and stored exactly once."""
+    """Yield contradictions inside the index: every value must be described, named and stored exactly once."""
     index = folder / INDEX
     names = {key: ".".join(map(str, path)) for key, path in metadata.planner_data.items()}
     stored = set()
@@ -138,7 +141,7 @@ def _index_faults(folder: Path, metadata: Metadata) -> Iterator[str]:
 
 
 def _require_shape(folder: Path, name: str, entry: Any, expected: TensorStorageMetadata) -> None:
-    """A shard must have the type of its tensor and one of the shapes that the index tells."""
+    """Raise DamagedCheckpoint unless a shard has the dtype of its tensor and one of the shapes in the index."""
     with (folder / entry.relative_path).open("rb") as file:
         file.seek(entry.offset)
         try:
@@ -148,12 +151,12 @@ def _require_shape(folder: Path, name: str, entry: Any, expected: TensorStorageM
             raise DamagedCheckpoint(f"{folder / entry.relative_path} is damaged: {name}, {_text(error)}") from error
     if not fits:
         raise DamagedCheckpoint(
-            f"{folder / INDEX} is damaged: it describes {name} otherwise than {entry.relative_path} holds it"
+            f"{folder / INDEX} is damaged: it gives {name} a shape or dtype that differs from {entry.relative_path}"
         )
 
 
 def _by_file(streams: list[tuple[str, Any]]) -> dict[str, list[tuple[int, int]]]:
-    """First byte and end of every stream, by file, in order."""
+    """Return (first byte, end) of every stream, by file, ascending."""
     files: dict[str, list[tuple[int, int]]] = {}
     for _, entry in streams:
         files.setdefault(entry.relative_path, []).append((entry.offset, entry.offset + entry.length))
@@ -161,27 +164,27 @@ def _by_file(streams: list[tuple[str, Any]]) -> dict[str, list[tuple[int, int]]]
 
 
 def _gaps(path: Path, parts: list[tuple[int, int]]) -> Iterator[str]:
-    """Streams follow each other without a gap, so a gap is a stream that the index has lost."""
+    """Yield gaps and overlaps: streams follow each other directly, so a gap is a stream that the index has lost."""
     if not path.is_file():
         return
     borders = [(0, 0), *parts, (path.stat().st_size, 0)]
     for (_, end), (start, _) in pairwise(borders):
         if end != start:
-            yield f"{path} and {INDEX} disagree: bytes {min(end, start)} to {max(end, start)} belong to no entry or two"
+            yield f"{path} and {INDEX} disagree: bytes {min(end, start)} to {max(end, start)} are of no entry or of two"
 
 
 def first_cause(error: CheckpointException) -> BaseException:
-    """What went wrong on the first rank that failed; the exception itself lists all ranks, with their traces."""
+    """Return the error of the first rank that failed; the exception itself lists all ranks, with their traces."""
     return min(error.failures.items())[1][0] if error.failures else error
 
 
 def _text(error: BaseException) -> str:
-    """Type and first line of an error, which may have no text of its own."""
+    """Return the type of an error and the first line of its text, if it has one."""
     return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
 
 
 class _Part(io.RawIOBase):
-    """A stretch of an open file, read as a file of its own."""
+    """A part of an open file, read as if it were a file."""
 
     def __init__(self, file: io.BufferedIOBase, offset: int, length: int) -> None:
         self._file, self._offset, self._length, self._at = file, offset, length, 0

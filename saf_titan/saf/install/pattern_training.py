@@ -1,7 +1,7 @@
 """Train the patterns: alpha and rho of static heads are updated by an AdamW of their own, without decay.
 
 The gradients are those of the prepared patterns' logits: preparing shifts alpha and rho by constants (the gauge), so
-the derivative by the shifted and by the plain vectors is the same. After each update the patterns are prepared anew.
+the gradients of the shifted and of the original vectors are equal. After each update the patterns are prepared again.
 
 Legend: S static heads of a layer, T time.
 """
@@ -26,7 +26,7 @@ class PatternedAttention(Protocol):
     def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None: ...
 
     def pattern_logits(self) -> tuple[Tensor, Tensor]:
-        """alpha and rho [S, T] of the prepared patterns in use."""
+        """Return alpha and rho, (S, T) each, of the prepared patterns in use."""
 
 
 class PatternTraining:
@@ -42,7 +42,7 @@ class PatternTraining:
         """
         self._attentions, self._group = attentions, group
         self.plan = plan
-        # a parameter a head: its moments go on when other heads of the layer join or leave
+        # one parameter for each head, so that its moments are kept when other heads of the layer change
         self._vectors = {
             (head.layer, head.head): (
                 torch.nn.Parameter(head.pattern.vectors[0].detach().clone()),
@@ -58,7 +58,7 @@ class PatternTraining:
     def step(self) -> None:
         """Update the patterns by the gradients of this optimizer step; every rank must call it.
 
-        Nothing happens without gradients: torchtitan takes such a step to make the state that it loads into.
+        Without gradients this does nothing: torchtitan runs such a step to create the optimizer state it loads into.
         """
         if any(logits.grad is None for layer in self._layers for logits in self._attentions[layer].pattern_logits()):
             return
@@ -76,7 +76,7 @@ class PatternTraining:
         self._prepare()
 
     def moments(self) -> dict[str, Tensor]:
-        """Optimizer state as named tensors, ``L0H3.alpha.exp_avg`` and so on."""
+        """Return the optimizer state as named tensors, ``L0H3.alpha.exp_avg`` and so on."""
         return {
             f"{prefix}{name}": value
             for prefix, vector_T in self._named_vectors()
@@ -84,7 +84,7 @@ class PatternTraining:
         }
 
     def load_moments(self, moments: Mapping[str, Tensor]) -> None:
-        """Load what :meth:`moments` returned. Heads without saved moments start with none; other heads' are ignored."""
+        """Load what :meth:`moments` returned. Heads not in it start without moments; moments of others are ignored."""
         for prefix, vector_T in self._named_vectors():
             state = {name.removeprefix(prefix): x.clone() for name, x in moments.items() if name.startswith(prefix)}
             if state:

@@ -1,6 +1,6 @@
 """Zero, remove and restore the rows and columns that static heads no longer use, in a set of named weights.
 
-Which rows and columns these are is decided in `heads.kv_groups.unused_heads`. Names are torchtitan's:
+`heads.kv_groups.unused_heads` decides which rows and columns these are. Names are torchtitan's:
 `layers.<l>.attention.<...>wq.weight` and so on, alone or as part of an optimizer's names.
 
 Legend: H query heads, K kv heads, D head dim.
@@ -20,7 +20,7 @@ from saf_titan.saf.plan.plan import StaticPlan
 
 _WEIGHT = re.compile(r"(?:^|\.)layers\.(\d+)\.attention\.(?:\w+\.)*w([qkvo])\.weight(?:\.\w+)?$")
 _BIAS = re.compile(_WEIGHT.pattern.replace("[qkvo]", "[qkv]").replace("weight", "bias"))
-"""Of the output projection no bias belongs to a head."""
+"""The bias of the output projection belongs to no head."""
 
 
 class HeadShape(NamedTuple):
@@ -32,7 +32,7 @@ class HeadShape(NamedTuple):
 
 
 def find_shape(tensors: Mapping[str, Tensor], num_heads: int) -> HeadShape:
-    """Find the shape of a model from its weights and its number of query heads, which weights do not tell.
+    """Return the shape of a model from its weights and its number of query heads, which the weights do not show.
 
     Raises ValueError if there are no projections of the expected names, or num_heads cannot be right.
     """
@@ -51,12 +51,12 @@ def find_shape(tensors: Mapping[str, Tensor], num_heads: int) -> HeadShape:
 
 
 def count_layers(tensors: Mapping[str, Tensor]) -> int:
-    """Count the layers by the names of their projections."""
+    """Return the number of layers, from the names of their projections."""
     return 1 + max((int(match[1]) for name in tensors if (match := _WEIGHT.search(name))), default=-1)
 
 
 class StaticRows:
-    """Finds what belongs to a plan's heads in a tensor, by its name."""
+    """Finds the rows or columns that a plan's heads no longer use in a tensor, by the name of the tensor."""
 
     def __init__(self, plan: StaticPlan, shape: HeadShape) -> None:
         self.shape = shape
@@ -90,7 +90,7 @@ class StaticRows:
 
 
 def zero_rows(tensors: Mapping[str, Tensor], rows: StaticRows) -> list[str]:
-    """Zero the static rows of weights and moments in place; returns the names of the changed tensors."""
+    """Zero the unused rows of weights and moments in place; return the names of the changed tensors."""
     changed = []
     for name, tensor in tensors.items():
         # the optimizer also has scalars under such names
@@ -102,7 +102,7 @@ def zero_rows(tensors: Mapping[str, Tensor], rows: StaticRows) -> list[str]:
 
 
 def remove_rows(weights: Mapping[str, Tensor], rows: StaticRows) -> dict[str, Tensor]:
-    """The weights without what belongs to static heads."""
+    """Return the weights without the rows and columns that static heads no longer use."""
     compact = {}
     for name, weight in weights.items():
         found = rows.live(name)
@@ -111,7 +111,7 @@ def remove_rows(weights: Mapping[str, Tensor], rows: StaticRows) -> dict[str, Te
 
 
 def restore_rows(weights: Mapping[str, Tensor], rows: StaticRows) -> dict[str, Tensor]:
-    """Inverse of `remove_rows`, with zeros for what was removed: the shapes that a model loads."""
+    """Undo `remove_rows`: return the weights in the shapes that a model loads, with zeros for what was removed."""
     full = {}
     for name, weight in weights.items():
         found = rows.live(name)

@@ -1,4 +1,4 @@
-"""All ranks of a job must come to the same plan before one of them installs it."""
+"""All ranks of a job must have derived the same plan before any of them installs it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from saf_titan.saf.plan.plan import StaticPlan
 
 
 def require_agreement(plan: StaticPlan) -> None:
-    """Compare the plan's digest over all ranks, a collective; nothing to do without a process group.
+    """Compare the plan's digest over all ranks, in a collective call; do nothing without a process group.
 
     Raises RuntimeError on every rank if the digests differ.
     """

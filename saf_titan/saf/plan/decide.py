@@ -1,4 +1,4 @@
-"""The decision of a freeze: rank the heads, fit their patterns, keep those that fit, until there are enough.
+"""Decide which heads a freeze makes static: rank them, fit patterns, and keep heads that fit until there are enough.
 
 Legend: L layers, H query heads, N heads of a list, T time.
 """
@@ -60,14 +60,14 @@ def make_plan(
 
     Returns the plan of all static heads, those of `base_plan` included.
     Raises ValueError if too few heads can be static (unless `on_shortfall` is "warn"), if a dense content takes too
-    much memory or has no model to come from, and if `base_plan` and the calibration disagree about which heads are
+    much memory or `dense` is not given for it, and if `base_plan` and the calibration disagree about which heads are
     static already.
     """
     settings = settings or PlanSettings()
     content = CONTENTS[settings.content]
     if base_plan is not None and base_plan.T_fit != calibration.seq_len:
         raise ValueError(
-            f"the static heads so far are fitted to sequences of {base_plan.T_fit} tokens, and the statistics are of "
+            f"the static heads so far are fitted to sequences of {base_plan.T_fit} tokens, but the statistics are of "
             f"{calibration.seq_len}: calibrate with sequences of {base_plan.T_fit} tokens (--length {base_plan.T_fit})"
         )
     base_heads = base_plan.heads if base_plan else ()
@@ -118,9 +118,9 @@ class _Filling:
     def fill(
         self, order: Ranking, room: Counter[int], *, full: str = "is full"
     ) -> tuple[list[StaticHead], list[SkippedHead]]:
-        """Return the first heads of the ranking that fit, at most room[layer] of a layer, and those passed over.
+        """Return the first heads of the ranking that fit, at most room[layer] of a layer, and the heads it skipped.
 
-        full: what is said of a layer without room.
+        full: what the reason for a skipped head says of a layer without room.
         """
         room = room.copy()
         chosen: list[StaticHead] = []
@@ -135,7 +135,7 @@ class _Filling:
                     score = order.scores_LH[layer, head].item()
                     skipped.append(SkippedHead(layer, head, score, None, f"layer {layer} {full}"))
                 elif room_left[layer] <= 0:
-                    # the layer is full only if all heads of the batch fit, which the fit decides
+                    # whether the layer becomes full depends on how many of its heads in the batch fit: fit them first
                     break
                 else:
                     room_left[layer] -= 1
@@ -154,7 +154,7 @@ class _Filling:
         return chosen, skipped
 
     def _fit(self, slots: Sequence[Head]) -> tuple[Sequence[CompactPattern | PrunedPattern], list[float]]:
-        """Fit each slot and return its pattern and KL; a content without patterns fits none."""
+        """Fit each slot; return its pattern and KL. Content prune fits nothing: its KL is 0."""
         if not CONTENTS[self.settings.content].is_fitted:
             return [PrunedPattern(self.calibration.seq_len)] * len(slots), [0.0] * len(slots)
         fit = fit_heads(self.calibration, slots, method=self.settings.fit_method)
@@ -168,7 +168,7 @@ class _Filling:
 def _with_content(
     chosen: Sequence[StaticHead], calibration: Calibration, settings: PlanSettings, dense: DenseSource | None
 ) -> list[StaticHead]:
-    """Give the chosen heads their final pattern, with its certificate, and its KL where it is not the fit itself."""
+    """Return the chosen heads with their final patterns, error bounds, and the KL of patterns other than the fit."""
     content, slots = CONTENTS[settings.content], [head.slot for head in chosen]
     if not chosen or not content.is_fitted:
         return list(chosen)
@@ -206,8 +206,8 @@ def _check_dense(settings: PlanSettings, num_heads: int, T: int, dense: DenseSou
         raise ValueError(excess)
     if dense is None:
         raise ValueError(
-            f"content {settings.content} is a T x T matrix a head, which statistics do not hold: it is taken from the "
-            f'model in training (saf.content = "{settings.content}")'
+            f"content {settings.content} needs a T x T matrix for each head, which statistics do not hold: set "
+            f'saf.content = "{settings.content}" in a training run, which measures it on the model'
         )
 
 
@@ -226,7 +226,7 @@ def _report_shortfall(
 
 
 def _check_base(calibration: Calibration, base_heads: Sequence[StaticHead]) -> None:
-    """The heads that are static must be those that the calibration saw as static."""
+    """Require that the heads of the base plan are those that were static in the calibration."""
     planned = {head.slot for head in base_heads}
     seen = {(layer, head) for layer, head in (~calibration.live_LH).nonzero().tolist()}
     if planned != seen:
@@ -235,10 +235,10 @@ def _check_base(calibration: Calibration, base_heads: Sequence[StaticHead]) -> N
 
 
 def _check_list(order: Ranking, calibration: Calibration, quota: int) -> None:
-    """A given list of heads must be live heads of the model, each once, as many as the rate asks for."""
+    """Require that a given list names live heads of the model, each once, as many as the rate asks for."""
     heads = order.heads
     require_live(calibration, heads)
     if twice := [head_name(*slot) for slot, count in Counter(heads).items() if count > 1]:
         raise ValueError(f"the list of heads names {', '.join(twice)} more than once")
     if len(heads) != quota:
-        raise ValueError(f"the list of heads must name {quota} heads, as many as rate asks for, and names {len(heads)}")
+        raise ValueError(f"the list of heads must name {quota} heads, as many as rate asks for, but names {len(heads)}")

@@ -1,4 +1,4 @@
-"""The state of a freeze beside its plan, kept in checkpoints: of the schedule, the selector and trained patterns."""
+"""State that checkpoints keep beside the plan: that of the schedule, the gradient selector and trained patterns."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class FreezeState:
 
     schedule: dict[str, Any] = field(default_factory=dict)
     gradient: dict[str, Any] = field(default_factory=dict)
-    """Of a `GradientEMA`."""
+    """State of a `GradientEMA`."""
     moments: Mapping[str, Tensor] = field(default_factory=dict)
-    """Of a `PatternTraining`."""
+    """Optimizer state of a `PatternTraining`."""
 
     def to_bytes(self) -> bytes | None:
-        """A safetensors file with a JSON header; None if there is nothing in it."""
+        """Return the bytes of a safetensors file with a JSON header; None if all three parts are empty."""
         header: dict[str, object] = {}
         tensors = {_PATTERNS + name: value for name, value in self.moments.items()}
         if self.schedule:
@@ -37,7 +37,7 @@ class FreezeState:
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> FreezeState:
-        """Inverse of `to_bytes`. ValueError if it is damaged or of an unknown version."""
+        """Undo `to_bytes`. Raises ValueError if the data are damaged or of an unknown version."""
         if data is None:
             return cls()
         header, tensors = container.unpack(data, _KIND, _VERSION, source="the freeze state of the checkpoint")

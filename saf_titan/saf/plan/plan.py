@@ -75,20 +75,20 @@ class StaticPlan:
 
     heads: tuple[StaticHead, ...]
     skipped: tuple[SkippedHead, ...]
-    """Of the last event."""
+    """The heads that the last event skipped."""
     step: int
     selector: str
     content: str
     rate: float
     T_fit: int
-    """The longest sequence the patterns are defined for; a shorter one uses their beginning, exactly."""
+    """Tokens of the longest sequence that the patterns are defined for; a shorter one uses their beginning, exactly."""
     record: CalibrationRecord
     version: int = PLAN_VERSION
 
     def __post_init__(self) -> None:
         slots = [head.slot for head in self.heads]
         if slots != sorted(set(slots)):
-            raise ValueError(f"the heads of a plan must be ascending and each there once, got {slots}")
+            raise ValueError(f"the heads of a plan must be in ascending order, each once, got {slots}")
         for head in self.heads:
             if problem := head.pattern.problem(self.T_fit):
                 raise ValueError(f"{head.name}, content {self.content}: {problem}")
@@ -115,7 +115,7 @@ class StaticPlan:
         return container.digest(self._header(), self._tensors())
 
     def layers(self) -> dict[int, tuple[StaticHead, ...]]:
-        """The static heads of each layer that has any, ascending."""
+        """Return the static heads of each layer that has any, ascending."""
         return {layer: tuple(group) for layer, group in groupby(self.heads, key=lambda head: head.layer)}
 
     def extended_by(self, later: StaticPlan) -> StaticPlan:
@@ -137,12 +137,12 @@ class StaticPlan:
         return dataclasses.replace(later, heads=heads)
 
     def to_bytes(self) -> bytes:
-        """The whole plan as a safetensors file with a JSON header."""
+        """Return the whole plan as the bytes of a safetensors file with a JSON header."""
         return container.pack(_KIND, self.version, self._header(), self._tensors())
 
     @classmethod
     def from_bytes(cls, data: bytes, *, source: str = "the data") -> StaticPlan:
-        """Inverse of `to_bytes`. ValueError names `source` if it is damaged, edited or of an unknown version."""
+        """Undo `to_bytes`. Raises ValueError, which names `source`, if the bytes are not a whole, unedited plan."""
         header, tensors = container.unpack(data, _KIND, PLAN_VERSION, source=source)
         patterns = _read_patterns(header, tensors)
         fields = [{name: value for name, value in head.items() if name != "fft_error"} for head in header["heads"]]
@@ -154,12 +154,12 @@ class StaticPlan:
         )
 
     def save(self, path: str | Path) -> None:
-        """Write to a file, all or nothing."""
+        """Write the whole plan to a file, or nothing."""
         container.write_file(path, self.to_bytes())
 
     @classmethod
     def load(cls, path: str | Path) -> StaticPlan:
-        """Read from a file; ValueError names it if it is damaged or not there."""
+        """Read a plan from a file. Raises ValueError, which names the file, if it is damaged or missing."""
         return cls.from_bytes(container.read_file(path, _KIND), source=str(path))
 
     def _header(self) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class StaticPlan:
 
 
 def _read_patterns(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> list[Pattern]:
-    """The patterns of a file's heads. The tensors of pruned heads are zeros that stand for nothing."""
+    """Return the patterns of a file's heads. The tensors of pruned heads are zeros and are ignored."""
     errors = [head.get("fft_error") for head in header["heads"]]
     fits = [
         CompactPattern(alpha_T, rho_T, error)

@@ -1,8 +1,8 @@
-"""When heads become static: schedules as state machines that know no trainer.
+"""Schedules decide when heads become static. They are state machines that do not depend on a trainer.
 
-A trainer asks `next_rate` between steps. If it gets a rate it makes a plan for it and installs it. A schedule whose
-`measures` is true is then told the paired held-out losses, with the heads live and with the heads static on the same
-sequences, and answers whether the freeze stays. The whole state is in `state_dict`.
+A trainer calls `next_rate` between steps. If the result is a rate, the trainer makes a plan of that rate and installs
+it. If the schedule's `measures` is true, it then calls `judge` with two losses on the same held-out sequences, before
+and after the heads became static, and undoes the freeze if the result is False. The whole state is in `state_dict`.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Schedule(Protocol):
 
 
 class FixedSchedule:
-    """Given rates at given steps. One freeze is a schedule of one event."""
+    """Reach given rates at given steps. A single freeze is a schedule with one event."""
 
     measures = False
 
     def __init__(self, events: Sequence[tuple[int, float]]) -> None:
-        """events: (step, rate), both ascending. Raises ValueError otherwise, and for rates outside (0, 1]."""
+        """events: (step, rate), both ascending. Raises ValueError if they are not, and for rates outside (0, 1]."""
         steps, rates = [step for step, _ in events], [rate for _, rate in events]
         if not events or steps != sorted(set(steps)) or rates != sorted(set(rates)):
             raise ValueError(f"freeze events must be ascending in step and in rate, got {list(events)}")
@@ -78,7 +78,7 @@ class FixedSchedule:
 
 
 def ramp(start: int, stop: int, rate: float, interval: int) -> FixedSchedule:
-    """A rate that grows linearly from the first event after `start` to `rate` at `stop`, an event each `interval`.
+    """Return a schedule whose rate grows linearly from 0 at `start` to `rate` at `stop`, in steps of `interval`.
 
     Raises ValueError unless 0 <= start < stop and the interval is at least 1.
     """
@@ -90,24 +90,24 @@ def ramp(start: int, stop: int, rate: float, interval: int) -> FixedSchedule:
 
 @dataclass(frozen=True)
 class LossBudget:
-    """How far the held-out loss may rise for static heads, and in which steps."""
+    """How far the held-out loss may rise by freezing, and how often and how much to freeze."""
 
     start: int
-    """Steps before the first freeze."""
+    """Number of steps before the first freeze."""
     interval: int
-    """Steps between freezes, in which the model recovers."""
+    """Number of steps between two freezes, in which the model recovers."""
     max_rate: float
-    """Share of heads that is never exceeded."""
+    """Largest share of static heads, in (0, 1]."""
     num_heads: int
-    """Heads of the whole model: a freeze adds at least one."""
+    """Number of heads of the whole model; a freeze adds at least one."""
     increment: float = 0.02
-    """Share of heads a freeze adds."""
+    """Share of heads that a freeze adds, in (0, 1]."""
     rounding: Rounding = "round"
     """How a share becomes a number of heads."""
     budget: float = 0.01
-    """Sum of the relative rises of the held-out loss at all freezes that stay: 0.01 is 1 %."""
+    """Largest total relative rise of the held-out loss over all freezes that stay: 0.01 is 1 %."""
     max_failures: int = 3
-    """Freezes that may be undone before the schedule ends; each halves the increment."""
+    """Number of undone freezes after which the schedule ends; each halves the increment."""
 
     def __post_init__(self) -> None:
         if self.start < 0 or self.interval < 1 or self.max_failures < 1 or self.num_heads < 1:
@@ -119,9 +119,9 @@ class LossBudget:
 class LossBudgetSchedule:
     """Freeze a little more each interval while the paired held-out loss stays within a budget.
 
-    The damage of a freeze is log(loss after / loss before), on the same sequences. A fall of the loss counts as
-    zero damage: it is noise, and must not pay for later heads. A freeze that would overdraw the budget is undone, and
-    the next one is half as large, though never less than one head.
+    The damage of a freeze is log(loss after / loss before), on the same sequences. A fall of the loss counts as zero
+    damage, because it is noise and must not add to the budget. A freeze that would exceed the budget is undone, and the
+    next one is half as large, but at least one head.
     """
 
     measures = True
@@ -129,11 +129,11 @@ class LossBudgetSchedule:
     def __init__(self, config: LossBudget) -> None:
         self.config = config
         self.spent = 0.0
-        """Damage of all freezes that stayed, nats of relative loss."""
+        """Sum of the damage of all freezes that stayed."""
         self.increment = config.increment
         self.failures = 0
         self.last_step: int | None = None
-        """Step of the last freeze, undone or not."""
+        """Step of the last freeze, whether it stayed or not."""
 
     def next_rate(self, step: int, rate: float) -> float | None:
         first = self.last_step is None and step >= self.config.start
@@ -147,7 +147,7 @@ class LossBudgetSchedule:
         return min(wanted, self.config.max_rate)
 
     def judge(self, step: int, loss_before: float, loss_after: float) -> bool:
-        """Raises ValueError for losses that are not positive and finite."""
+        """Return whether the freeze stays. Raises ValueError for losses that are not positive and finite."""
         if not (0 < loss_before < math.inf and 0 < loss_after < math.inf):
             raise ValueError(f"held-out losses must be positive and finite, got {loss_before} and {loss_after}")
         self.last_step = step
@@ -176,7 +176,7 @@ class LossBudgetSchedule:
 
     @property
     def _budget(self) -> float:
-        """Nats of relative loss, as `spent`."""
+        """The budget in the unit of `spent`, the log of a ratio of losses."""
         return math.log1p(self.config.budget)
 
     @property

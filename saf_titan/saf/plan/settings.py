@@ -1,4 +1,4 @@
-"""What decides which heads become static and what takes their place: one object for configuration, CLI and library.
+"""The settings that decide which heads become static and what replaces them, for configuration, CLI and library alike.
 
 The string under a field is its documentation: `--help` prints it. Imports no torch.
 """
@@ -33,11 +33,11 @@ class PlanSettings:
     content: Annotated[str, OneOf.entries(CONTENTS)] = "mean"
     """What takes the place of a head's attention."""
     max_dense_gib: Annotated[float, Range(above=0)] = 2.0
-    """Contents with a matrix a head: what the matrices may take (4 T^2 bytes a head). Each rank holds them twice, in
-    the layers and in the plan, and each checkpoint once."""
+    """Contents with a matrix for each head: the largest size of all matrices in GiB (4 T^2 bytes per head). Each rank
+    holds them twice, in the layers and in the plan, and each checkpoint once."""
     max_fit_kl: Annotated[float, Range(above=0)] = 0.2
-    """A head whose pattern fits its mean attention worse than this (nats per row) stays live, and the next in line is
-    taken. Content prune fits no pattern and passes no head over."""
+    """A head whose pattern fits its mean attention worse than this (nats per row) stays live, and the next head of the
+    ranking is tried. Content prune fits no pattern and skips no head."""
     fit_method: FitMethod = "lbfgs"
     """How patterns are fitted. lbfgs, ipf: to tolerance. adam400: the published 400 steps of Adam, for comparison."""
     rounding: Rounding = "round"
@@ -58,8 +58,8 @@ class PlanSettings:
                 raise ValueError(f"{name} = {value!r} {mismatch}") from mismatch
 
     def without_effect(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield the names of settings whose value changes nothing beside the others, each time with the reason as the
-        end of a sentence."""
+        """Yield the names of settings that have no effect together with the other settings, and the reason, worded as
+        the end of a sentence."""
         selector, content = SELECTORS[self.selector], CONTENTS[self.content]
         if not selector.draws and not content.draws:
             yield ("seed",), f"on selector {selector.name} and content {content.name}, which draw nothing"

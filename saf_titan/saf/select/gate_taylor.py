@@ -1,8 +1,8 @@
 """Gate-Taylor importance: how much the loss would change if a head's output were scaled a little.
 
-A gate g = 1 on each head's output o gives dL/dg = <o, dL/do>, per sequence: no gate is needed, only the gradient of
-the output. Score = mean over sequences of |dL/dg| with L the mean token loss of the sequence, divided by the L2 norm
-over the live heads of a layer; the published control of head pruning. Lower means less important.
+For a gate g = 1 on a head's output o, dloss/dg = <o, dloss/do>, so the gradient of the output is enough and no gate is
+built. The loss is the mean token loss of one sequence. The score is the mean over sequences of |dloss/dg|, divided by
+the L2 norm over the live heads of the layer: the head-pruning control of arXiv 2609.34650. Lower means less important.
 
 Legend: B sequences, T time, H query heads, U heads with an output, D head dim, L layers.
 """
@@ -31,13 +31,15 @@ def gate_taylor_scores(
     *,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
-    """Scores (L, H) in float64, the same on every rank; 0 for a head whose output is zero, NaN for static heads.
+    """Return scores (L, H), float64, the same on every rank; 0 for a head whose output is zero, NaN for static heads.
 
     Args:
         attentions: the model's attention layers.
         batches: this rank's batches.
         sequence_losses: runs a batch and returns the mean token loss of each of its sequences, (B,), with gradients.
             Parameter gradients accumulate as in any backward: the caller zeroes them afterwards.
+
+    Raises ValueError without any sequence, and if no gradient passes through some attention layer.
     """
     watchers = {layer: _GateGradient(attention) for layer, attention in enumerate(attentions) if attention.live_heads}
     handles = [watcher.register() for watcher in watchers.values()]
@@ -46,7 +48,7 @@ def gate_taylor_scores(
         for batch in batches:
             losses_B = sequence_losses(batch)
             num_sequences += len(losses_B)
-            # sequences do not see each other: the gradient of the sum holds each one's own
+            # sequences do not interact, so the gradient of the sum is, in each sequence, that of its own loss
             losses_B.sum().backward()
     finally:
         for handle in handles:
@@ -63,7 +65,7 @@ def gate_taylor_scores(
 
 
 class _GateGradient:
-    """Sum over sequences of |dL/dg| of each head of a layer."""
+    """Sum over sequences of |dloss/dg| of each head of a layer."""
 
     def __init__(self, attention: MeasurableAttention) -> None:
         self.attention = attention

@@ -1,8 +1,8 @@
-"""The gradient selector: how hard training still pulls at a head's queries and keys.
+"""The gradient selector: how large the gradients of a head's query and key weights still are.
 
-Per head |grad W_Q| + |grad W_K|, divided by the mean over all live heads of the model, as an exponential moving average
-over steps (published: decay 0.9, after clipping, every step). Lower means more settled. It is part of the training
-state: save it with the checkpoint, or the selector has nothing to go by after a resume.
+The score of a head is |grad W_Q| + |grad W_K|, divided by the mean over all live heads of the model, as an exponential
+moving average over steps (arXiv 2609.34650: decay 0.9, after clipping, every step). Lower means that queries and keys
+learn less. The average is part of the training state: without it in the checkpoint, a resumed run has no scores.
 
 Legend: L layers, H query heads, K kv heads, R rows of a projection, C model dim.
 """
@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 
 def head_norms(gradient_RC: Tensor, num_heads: int) -> Tensor:
-    """Norm of each head's block of rows of a projection's gradient, float64 (num_heads,); sharded or not."""
+    """Return the L2 norm of each head's block of rows of a gradient, sharded or not; float64 (num_heads,)."""
     squares_R = gradient_RC.detach().double().square().sum(1)
     if isinstance(squares_R, DTensor):
         squares_R = squares_R.full_tensor()
@@ -37,16 +37,17 @@ class GradientEMA:
         self.num_updates = 0
 
     def update(self, gradients: Sequence[tuple[Tensor, Tensor, int]]) -> None:
-        """After the backward of a step: per layer the gradients of W_Q and W_K and the number of kv heads K.
+        """Add the gradients of one step to the average; call this after the backward.
 
-        With K < H every query head of a group shares the group's key gradient.
+        gradients: for each layer the gradients (R, C) of W_Q and W_K, and the number of kv heads K. With K < H, every
+            query head of a group counts the group's key gradient.
         """
         H = self.average_LH.shape[1]
         query_LH = torch.stack([head_norms(query, H) for query, _, _ in gradients])
         key_LH = torch.stack(
             [head_norms(key, num_kv_heads).repeat_interleave(H // num_kv_heads) for _, key, num_kv_heads in gradients]
         )
-        # static heads have no query gradient, and no part in the mean even where their group's keys have one
+        # a static head has no query gradient; it is left out of the mean even if the keys of its group have a gradient
         live = query_LH > 0
         if not live.any():
             return
@@ -56,7 +57,7 @@ class GradientEMA:
         self.num_updates += 1
 
     def scores(self, live_LH: Tensor) -> Tensor:
-        """The selector's scores (L, H), NaN for static heads, free of the bias of a start at zero.
+        """Return the scores (L, H), NaN for static heads, corrected for the start of the average at zero.
 
         Raises ValueError before the first update.
         """

@@ -1,21 +1,22 @@
-"""Scores that look at what a head adds to the residual stream, not only at where it attends.
+"""Scores computed from what a head adds to the residual stream, not only from where it attends.
 
 A head's contribution is a = o W_O, its slice of the attention's output. Replacing the head by its fitted pattern
 changes the stream r by e = (o_fit - o) W_O, with o_fit the pattern applied to the head's values. Per head:
 
-    output_rms       sqrt(mean a^2): a small contribution can be wrong without harm
+    output_rms       sqrt(mean a^2): an error in a small contribution changes little
     redundancy       1 - max over other heads g of the layer of cos(a, a_g): 0 where another head does the same,
                      2 for the only head of a layer
     block_influence  1 - mean over tokens of cos(r, r + e), in [0, 2]
-    output_error     |e| / |r| over all tokens: the relative error of the stream (this project's own)
+    output_error     |e| / |r| over all tokens: the relative error of the stream (this project's own score)
 
 All are lower for heads that are safer to replace, NaN for heads that are static already.
 
-Some models have an RMS norm g * u / rms(u) between the attention's output u and the stream (Gemma, Olmo 2). What
-reaches the stream then comes from behind the norm: e is norm(u + (o_fit - o) W_O) - norm(u), and the contribution is a,
-scaled as the norm scales u: g * a / rms(u).
+Some models have an RMS norm g * u / rms(u) between the attention's output u and the stream (Gemma, Olmo 2). The stream
+then receives the output of the norm, so that e is norm(u + (o_fit - o) W_O) - norm(u), and the contribution is a scaled
+as the norm scales u: g * a / rms(u).
 
-Legend: B sequences, T time, H query heads, U heads with an output, K value heads, D head dim, C model dim, L layers.
+Legend: B sequences, T time, H query heads, U heads with an output, K kv heads, D head dim, C model dim, L layers,
+N tokens of a batch, X = U * D.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ Batch = TypeVar("Batch")
 
 
 class MeasurableAttention(Protocol):
-    """An attention layer whose parts can be watched: a module that returns (B, T, C).
+    """An attention module that returns (B, T, C) and whose parts can be hooked.
 
-    inner_attention: called with (q, k, v_BTKD, ...), gives o_BTUD for `output_heads`. Heads may share values (K < U),
+    inner_attention: called with (q, k, v_BTKD, ...), returns o_BTUD for `output_heads`. Heads may share values (K < U),
         evenly grouped.
-    wo: its weight (C, H * D) has a block of columns for each of all heads.
+    wo: its weight (C, H * D) has a block of columns for every head, pruned ones included.
     """
 
     num_heads: int
@@ -71,14 +72,14 @@ def output_scores(
     norms: Sequence[nn.Module | None] | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> dict[str, Tensor]:
-    """The four scores of every live head, each (L, H), for `Calibration.with_scores`.
+    """Return the four scores of every live head, each (L, H), for `Calibration.with_scores`.
 
     Args:
         blocks: the transformer blocks; the first argument of each is the residual stream r before its attention.
         attentions: their attention layers.
-        batches, forward, group: as in `calibrate`; the same batches will do. One forward a batch.
-        calibration: of the same model; all its live heads are fitted here.
-        norms: of each layer the RMS norm between attention and stream, None where there is none.
+        batches, forward, group: as in `calibrate`, where the same batches may be used. Runs one forward per batch.
+        calibration: statistics of the same model; this function fits patterns to all its live heads.
+        norms: for each layer the RMS norm between attention and stream, None where there is none.
 
     The sums of all ranks are added, so every rank returns the same scores.
     """
@@ -98,7 +99,7 @@ def output_scores(
     # a head that adds nothing has no direction: its cosines are 0
     norm_LH = gram_LHH.diagonal(dim1=1, dim2=2).sqrt()
     cosine_LHH = gram_LHH / (norm_LH[:, :, None] * norm_LH[:, None, :]).clamp(min=torch.finfo(torch.float64).tiny)
-    # neither a head itself nor one that is gone does what the head does
+    # the maximum over other heads leaves out the head itself and pruned heads
     cosine_LHH.diagonal(dim1=1, dim2=2).fill_(-1)
     for layer, attention in enumerate(attentions):
         cosine_LHH[layer, :, [h for h in range(attention.num_heads) if h not in attention.output_heads]] = -1
@@ -145,7 +146,7 @@ class _Watcher:
         return [
             self.block.register_forward_pre_hook(self._on_block),
             self.attention.inner_attention.register_forward_hook(self._on_inner_attention),
-            # not of `wo`, which a layer with pruned heads calls in part
+            # not on `wo`: a layer with pruned heads multiplies by a part of its weight and does not call the module
             self.attention.register_forward_hook(self._on_attention),
         ]
 
@@ -170,6 +171,7 @@ class _Watcher:
         self.stream_and_tokens += torch.tensor([stream_BTC.square().sum(dtype=torch.float64).item(), B * T])
         o_NX, wo_CX = o_BTUD.reshape(B * T, U * D), wo_CUD.flatten(1)
         if self.norm is not None:
+            # norm(u) = scale * gain * u, with scale = 1 / rms(u) for each token
             gain_C = self._added(torch.ones_like(attended_BTC[0, 0]))
             scale_BT = added_BTC.norm(dim=2) / (gain_C * attended_BTC).norm(dim=2).clamp(min=1e-30)
             o_NX, wo_CX = o_NX * scale_BT.reshape(-1, 1), wo_CX * gain_C[:, None]
@@ -189,7 +191,7 @@ class _Watcher:
             self.turn_H[head] += (1 - cosine_BT).sum(dtype=torch.float64).cpu()
 
     def _added(self, attended_BTC: Tensor) -> Tensor:
-        """What the stream gets for an output of the attention, float32."""
+        """Return what an output of the attention adds to the stream, float32."""
         if self.norm is None:
             return attended_BTC
         added_BTC: Tensor = self.norm(attended_BTC)

@@ -1,4 +1,4 @@
-"""What a selector may ask of a model beside the statistics of its queries and keys."""
+"""What a selector may measure on a model, in addition to the statistics of its queries and keys."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Probe(Generic[Batch]):
     """This rank's calibration sequences."""
     forward: Callable[[Batch], object]
     sequence_losses: Callable[[Batch], Tensor]
-    """The mean loss per token of each sequence of a batch, with a graph where gradients are on."""
+    """Returns the mean loss per token of each sequence of a batch, (B,), with an autograd graph if gradients are on."""
     group: dist.ProcessGroup | None
     """Ranks that read different data; None for a single process."""
     gradient: GradientEMA | None
-    """The average of the training steps' gradients, where one was kept."""
+    """The average of the gradients of training steps; None if the run kept none."""
 
     @property
     def blocks(self) -> Sequence[nn.Module]:

@@ -35,8 +35,8 @@ def ranking(calibration: Calibration, selector: str, settings: SelectionSettings
 def measured_scores(calibration: Calibration, selector: str) -> Tensor:
     """Return the scores (L, H) that a calibration has under a selector's name, NaN for static heads.
 
-    Raises ValueError if there are none, and for scores of live heads that are not finite: such a head would never be
-    considered.
+    Raises ValueError if there are none, or if the score of a live head is not finite: the ranking would silently leave
+    out that head.
     """
     score_LH = calibration.scores_of(selector)
     if broken := (calibration.live_LH & ~score_LH.isfinite()).nonzero().tolist():
@@ -72,7 +72,7 @@ def live_heads(calibration: Calibration) -> list[Head]:
 
 
 def require_live(calibration: Calibration, heads: Collection[Head]) -> None:
-    """Raise ValueError, naming the others, unless a calibration has statistics of all of `heads`."""
+    """Raise ValueError, which names the wrong heads, unless a calibration has statistics of all of `heads`."""
     live = set(live_heads(calibration))
     if wrong := [head_name(layer, head) for layer, head in heads if (layer, head) not in live]:
         raise ValueError(f"the list of heads names {', '.join(wrong)}, which are not live heads of this model")

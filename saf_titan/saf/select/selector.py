@@ -1,4 +1,4 @@
-"""What a selector is: a name, what it needs beside the statistics, and the order in which it offers heads.
+"""The type of a selector: its name, what it measures beside the statistics, and the order in which heads are tried.
 
 To add one, write one file in `selectors/` that assigns a `Selector` to the name SELECTOR. Such a file must import torch
 inside its functions only, because the configuration reads the names of all selectors before torch is loaded.
@@ -27,14 +27,14 @@ class Ranking:
     """The order in which heads are tried."""
 
     name: str
-    """Of the selector."""
+    """Name of the selector."""
     scores_LH: Tensor
     """The score of each head, float64 (L, H), lower = more static; NaN for a head that is static already."""
     heads: Sequence[Head]
     matched: Ranking | None = None
     """Take from each layer as many heads as this other ranking would give it."""
     is_list: bool = False
-    """The heads were named by the user: all of them must become static, or none does."""
+    """Whether the user named the heads: then all of them become static, or none does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,9 @@ class Selector:
     measure: Callable[[Probe[Any]], Mapping[str, Tensor]] | None = None
     """Measures scores (L, H) that the statistics of queries and keys do not give, by name; None if they suffice."""
     draws: bool = False
-    """The ranking depends on the setting `seed`."""
+    """Whether the ranking depends on the setting `seed`."""
     watches_gradients: bool = False
-    """The gradients of every training step are averaged for this selector; see `gradient_ema`."""
+    """Whether the gradients of every training step are averaged for this selector; see `gradient_ema`."""
     rank: Callable[[Calibration, SelectionSettings], Ranking] | None = None
     """Makes the ranking; None ranks by the score of the selector's own name."""
 

@@ -1,4 +1,4 @@
-"""A ranking one can read: every score of every head side by side, and how far the scores agree.
+"""Show a ranking as text: all scores of every head side by side, and the rank correlations of the scores.
 
 Legend: L layers, H query heads, S scores, N live heads.
 """
@@ -13,7 +13,7 @@ from saf_titan.saf.plan.plan import StaticPlan
 
 
 def spearman(a_N: Tensor, b_N: Tensor) -> float:
-    """Rank correlation in [-1, 1], ties with their mean rank; NaN for a constant score or fewer than two heads."""
+    """Return the rank correlation in [-1, 1], where ties share a mean rank; NaN for a constant score or N < 2."""
     ranks = torch.stack([_mean_ranks(a_N), _mean_ranks(b_N)])
     return torch.corrcoef(ranks)[0, 1].item() if ranks.shape[1] > 1 else float("nan")
 
@@ -21,12 +21,14 @@ def spearman(a_N: Tensor, b_N: Tensor) -> float:
 def explain(
     calibration: Calibration, *, selector: str = "variance", plan: StaticPlan | None = None, top: int = 0
 ) -> str:
-    """The ranking by a selector as text: one line a head with all scores, ranks in brackets, and the correlations.
+    """Return the ranking by a selector as text: a line per head with all scores and [ranks], then the correlations.
 
     Args:
         selector: the score that orders the lines.
         plan: marks its heads as static and those it skipped with the reason.
-        top: only the first lines; 0 for all.
+        top: number of heads to list, from the first; 0 lists all.
+
+    Raises ValueError if the calibration has no scores of the selector.
     """
     ordering_N = calibration.scores_of(selector)[calibration.live_LH]
     table = calibration.all_scores()
@@ -59,7 +61,7 @@ def explain(
 
 
 def _mean_ranks(score_N: Tensor) -> Tensor:
-    """Ranks from 0 in float64; equal scores share the mean of their ranks."""
+    """Return ranks from 0 in float64; equal scores share the mean of their ranks."""
     _, group_N, count_G = score_N.unique(return_inverse=True, return_counts=True)
     first_G = count_G.cumsum(0) - count_G
     return (first_G + (count_G - 1) / 2)[group_N].double()

@@ -13,7 +13,7 @@ from saf_titan.saf.plan.plan import StaticPlan
 
 
 def plan_table(plan: StaticPlan) -> str:
-    """One line a static head and one a skipped head, under a summary of the event."""
+    """Return a summary of the event, then one line for each static head and one for each skipped head."""
     record = plan.record
     lines = [
         f"{len(plan.heads)} static heads at step {plan.step}: selector {plan.selector}, content {plan.content}, "
@@ -39,7 +39,7 @@ def plan_table(plan: StaticPlan) -> str:
 
 
 def pattern_columns(shape: Mapping[str, float]) -> str:
-    """The numbers of `CompactPattern.describe` as the last columns of a table; dashes for a pruned head."""
+    """Return the numbers of `CompactPattern.describe` as the last columns of a table; dashes for a pruned head."""
     if not shape:
         return f"{'-':>13}{'-':>11}{'-':>7}{'-':>8}"
     return (
@@ -49,9 +49,9 @@ def pattern_columns(shape: Mapping[str, float]) -> str:
 
 
 def plan_map(plan: StaticPlan, calibration: Calibration | None = None) -> str:
-    """The model as a grid of heads, a row a layer: `#` static, `x` skipped, `.` ordinary.
+    """Return the model as a grid of heads, one row for each layer: `#` static, `x` skipped, `.` ordinary.
 
-    Without the calibration the grid reaches as far as the plan's heads do.
+    Without the calibration the grid ends at the last layer and the last head that the plan names.
     """
     static = {(head.layer, head.head) for head in plan.heads}
     skipped = {(head.layer, head.head) for head in plan.skipped}
@@ -68,7 +68,7 @@ def plan_map(plan: StaticPlan, calibration: Calibration | None = None) -> str:
 
 
 def plan_diff(first: StaticPlan, second: StaticPlan) -> list[str]:
-    """What changed from one plan to another, a line each; empty for equal plans."""
+    """Return the differences of two plans, one line each; empty for equal plans."""
     lines = []
     for name in ("step", "selector", "content", "rate", "T_fit", "record"):
         before, after = getattr(first, name), getattr(second, name)

@@ -90,9 +90,9 @@ def test_impossible_calibrations_are_refused() -> None:
         calibrate(model.attentions, [sequences(1)], model)
     with pytest.raises(ValueError, match="at least one batch"):
         calibrate(model.attentions, [], model)
-    with pytest.raises(ValueError, match="no attention layer handed over"):
+    with pytest.raises(ValueError, match="no attention layer called `capture`"):
         calibrate(model.attentions, [sequences(2)], lambda tokens: None)
-    with pytest.raises(ValueError, match="layer 0 handed over 1 times in 2 forwards"):
+    with pytest.raises(ValueError, match="layer 0 called `capture` 1 times in 2 forwards"):
         calibrate(model.attentions, [0, 1], lambda i: model.attentions[0](sequences(2)) if i else None)
     with pytest.raises(ValueError, match="positions has 3 entries for 2 calibration sequences"):
         calibrate(model.attentions, [sequences(2)], model, positions=range(3))

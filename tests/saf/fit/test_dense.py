@@ -108,7 +108,7 @@ def test_every_number_of_ranks_gives_the_same_bytes(four_ranks: Path, content: s
 
 
 def test_static_heads_have_no_dense_pattern() -> None:
-    with pytest.raises(ValueError, match="only 1 of 2 heads handed over"):
+    with pytest.raises(ValueError, match="only 1 of 2 heads have queries"):
         patterns(uneven_model(), [(0, 1), (1, 0)], "sharp")
 
 

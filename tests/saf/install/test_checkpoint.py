@@ -154,7 +154,7 @@ def test_own_checkpoints_tell_their_number_of_heads(folder: Path, capsys: pytest
         assert main([*words, "--num-heads", "2", "--out", str(folder / "wrong")]) == 2
         assert "--num-heads 2, but the checkpoint is of a model with 4 query heads" in capsys.readouterr().err
     assert main(["apply", str(folder / "before"), str(folder / "plan"), "--out", str(folder / "wrong")]) == 2
-    assert "does not tell its number of query heads" in capsys.readouterr().err
+    assert "does not store its number of query heads" in capsys.readouterr().err
     # of a stock checkpoint: the rows that would go are not those that are zero
     main(["apply", str(folder / "before"), str(folder / "plan"), "--num-heads", "4", "--out", str(folder / "stock")])
     assert main(["export", str(folder / "stock"), "--num-heads", "2", "--out", str(folder / "wrong")]) == 2
@@ -165,11 +165,11 @@ def test_own_checkpoints_tell_their_number_of_heads(folder: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("foreign", "message"),
     [
-        (plan(head(3, 0)), "static heads in layer 3, and the model 3 layers"),
+        (plan(head(3, 0)), "static heads in layer 3, but the model has 3 layers"),
         (plan(head(0, H)), f"has a head {H}, but the model has {H}"),
         (
             dataclasses.replace(PLAN, record=dataclasses.replace(PLAN.record, heads=(3, 2))),
-            "of a model with 3 layers of 2 heads, and the checkpoint's has 3 of 4",
+            "of a model with 3 layers of 2 heads, but the checkpoint's model has 3 of 4",
         ),
     ],
     ids=["layers", "head", "heads"],
@@ -187,5 +187,5 @@ def test_plans_of_other_models_are_refused(
 def test_plans_of_shorter_sequences_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_checkpoint(own_checkpoint(seq_len=T + 1), folder / "longer")
     assert main(["apply", str(folder / "longer"), str(folder / "plan"), "--out", str(folder / "after")]) == 2
-    assert f"fitted to sequences of {T} tokens, and the checkpoint was trained on {T + 1}" in capsys.readouterr().err
+    assert f"fitted to sequences of {T} tokens, but the checkpoint was trained on {T + 1}" in capsys.readouterr().err
     assert not (folder / "after").exists()

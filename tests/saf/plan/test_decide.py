@@ -173,7 +173,7 @@ def test_a_list_of_heads_is_taken_as_it_is_or_not_at_all() -> None:
         plan_of(data, step=0, rate=0.25, selector="list", heads=[(1, 1), (0, 1)], on_shortfall="warn")
     with pytest.raises(ValueError, match="names L2H0, which are not live"):
         plan_of(data, step=0, rate=0.25, selector="list", heads=[(2, 0), (0, 1)])
-    with pytest.raises(ValueError, match=r"must name 2 heads, .* and names 3"):
+    with pytest.raises(ValueError, match=r"must name 2 heads, .* but names 3"):
         plan_of(data, step=0, rate=0.25, selector="list", heads=[(0, 0), (0, 1), (0, 2)])
     with pytest.raises(ValueError, match="names L0H1, L1H3 more than once"):
         plan_of(data, step=0, rate=0.5, selector="list", heads=[(0, 1), (1, 3), (1, 3), (0, 1)])

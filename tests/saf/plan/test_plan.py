@@ -138,7 +138,7 @@ def test_other_files_are_refused() -> None:
 
 
 def test_impossible_plans_are_refused() -> None:
-    with pytest.raises(ValueError, match="ascending and each there once"):
+    with pytest.raises(ValueError, match="in ascending order, each once"):
         plan(head(1, 0), head(0, 0))
     with pytest.raises(ValueError, match="L0H1, content mean: alpha must be finite float32 of length T_fit = 7"):
         plan(head(0, 1), T_fit=7)

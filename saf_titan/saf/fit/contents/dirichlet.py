@@ -1,4 +1,4 @@
-"""One draw of every row with the moments of the attention.
+"""Every row is drawn once from a Dirichlet distribution with the moments of the attention.
 
 The precision of row i is c_i = (1 - sum_j mean^2) / (sum_j variance of P) - 1, from unbiased moments; the row is drawn
 from Dirichlet(16 c_i mean P[i]) with parameters kept within 1e-2 .. 1e6 (arXiv 2609.34650, pattern contents)."""

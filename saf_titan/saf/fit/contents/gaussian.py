@@ -1,4 +1,4 @@
-"""Softmax of one draw with the moments of the scores."""
+"""Softmax of scores that are drawn once from a normal distribution with the moments of the scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structured noise, as a control."""
+"""Random alpha and rho, as a control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads whose queries and keys training no longer pulls at; see `gradient_ema`."""
+"""Heads whose query and key weights have the smallest gradients; see `gradient_ema`."""
 
 from __future__ import annotations
 
