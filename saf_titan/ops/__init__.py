@@ -1,4 +1,4 @@
-"""Pure functions on tensors: static mixing, mixed attention, attention statistics. No torchtitan, no model."""
+"""Pure functions on tensors: static mixing, mixed attention, attention statistics. No torchtitan or model needed."""
 
 from saf_titan.ops.checkpointing import SAVED_OPS
 from saf_titan.ops.mixed_attention import mixed_attention, mixed_attention_naive

@@ -5,18 +5,18 @@ A bound E of a path says, for every input x and for both the forward operator P 
     |computed row r - exact row r|_2  <=  E * max(1, m_r) * max_t |x_t|_2,
 
 where m_r is the sum of the weights of output row r: 1 forward, and the mass of column r of P in the transpose (up to T
-for an attention sink, whose gradient is a sum over all rows). The output is fp32: rounding it to bf16 or fp16 comes on
-top. The bounds assume IEEE arithmetic with rounding to nearest, inputs far from underflow, and FFTs of the
-Cooley-Tukey kind. They are worst cases: measured errors are typically a thousand times smaller.
+for an attention sink, whose gradient is a sum over all rows). The bound holds for the fp32 output; rounding it to bf16
+or fp16 adds an error. The bounds assume IEEE arithmetic with rounding to nearest, inputs far from underflow, and FFTs
+of the Cooley-Tukey kind. They are worst cases: measured errors are typically a thousand times smaller.
 
 Two kinds of errors add up:
 
-- Sums of non-negative weights times values. A term that passes through n roundings contributes at most n u of itself,
-  so the row errs by n u m_r. n is counted by `sum_roundings`; no sum has more than BLOCK_TERMS terms in a block.
-- FFT convolutions. Each stage of a transform errs by a few u of the intermediate values. In the forward transform the
-  2-norm of the values is preserved. In the inverse one, the errors that reach an output are at most that many u of
-  the sum of all |frequencies|. By Cauchy-Schwarz, an output of the convolution of w and x errs by at most
-  n u |w|_2 |x|_2, with n counted by `fft_roundings`.
+- Sums of non-negative weights times values. The error of a term that passes through n roundings is at most n u times
+  the term, so the error of the row is at most n u m_r. `sum_roundings` counts n for sums in blocks of BLOCK_TERMS.
+- FFT convolutions. The error of each stage of a transform is a few u times the intermediate values. The forward
+  transform preserves the 2-norm of the values. In the inverse transform, the errors that reach an output are at most
+  that many u times the sum of all |frequencies|. By Cauchy-Schwarz, the error of an output of the convolution of w and
+  x is at most n u |w|_2 |x|_2, with n counted by `fft_roundings`.
 
 Everything is computed in fp64 from scale = exp(alpha), weight = exp(rho) and Z. u is the unit roundoff of fp32.
 Shapes: H static heads, T lags or positions (T_fit), R exponentials.
@@ -35,9 +35,10 @@ from saf_titan.ops.exponentials import BAND, far_weights, last_exponential
 # A fast path is taken only where its bound is at most this: half a unit in the last place of a bf16 value of 1. An fp32
 # dot product of 32768 terms, in an unknown order, has no better bound.
 ERROR_LIMIT = 2.0**-9
-# The misfit of sums of exponentials is multiplied by this: it is a real error of every row, and no mere worst case.
+# The misfit of sums of exponentials is multiplied by this, because it is an error that does occur in every row, while
+# the other bounds are worst cases.
 MISFIT_FACTOR = 40.0
-# most terms that one matrix product adds up; longer sums are made of such blocks, which keeps their bound short
+# largest number of terms that one matrix product adds up; longer sums are made of such blocks: their bound stays small
 BLOCK_TERMS = 256
 # Roundings of one stage of an FFT (its twiddle factors included) by radix, mean of the forward and inverse transform.
 # Complex product: sqrt(5) u, rounding of its factor: u / sqrt(2). Butterfly: 1 u per addition for radix 2 and 4; for
@@ -96,6 +97,7 @@ def find_reach(scale: Tensor, weight: Tensor, inv_z: Tensor) -> Tensor:
     def dropped(reach_H: Tensor) -> Tensor:
         return sums.largest(weight.masked_fill(lag < reach_H[:, None], 0.0))
 
+    # bisection of the number of lags, for all heads at once
     low, high = torch.zeros(H, dtype=torch.int64, device=scale.device), torch.full((H,), T, device=scale.device)
     while (low < high).any():
         middle = (low + high) // 2
@@ -187,10 +189,10 @@ def fft_roundings(length: int) -> int:
 def best_gauge(alpha: Tensor, rho: Tensor, log_z: Tensor, steps: int = 36) -> tuple[Tensor, Tensor]:
     """Find the gauge c (H,) that minimises the error bound of the FFT convolution, and that bound (H,) per rounding.
 
-    An FFT convolution errs by u |weight|_2 |scale * v|_2 per rounding, in all rows alike. So row i of the output errs
-    by at most u |weight| |scale| / Z_i of the largest row of v, and row j of the gradient by at most
-    u |weight| |1 / Z| scale_j of the largest row of dy. The logs of both are convex in c, and so is their maximum;
-    golden-section search finds its minimum.
+    The error of an FFT convolution is u |weight|_2 |scale * v|_2 per rounding, the same in all rows. So the error of
+    row i of the output is at most u |weight| |scale| / Z_i times the largest row of v, and that of row j of the
+    gradient at most u |weight| |1 / Z| scale_j times the largest row of dy. The logs of both are convex in c, and so is
+    their maximum; golden-section search finds its minimum.
     """
     ramp = torch.arange(alpha.shape[1], dtype=torch.float64, device=alpha.device)
 

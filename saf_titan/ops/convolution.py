@@ -23,7 +23,7 @@ def half_spectra(weight_HT: Tensor) -> Tensor:
     return torch.stack([torch.fft.fft(0.5 * weight_HT, N), torch.fft.fft(0.5 * twisted_HT, N)], dim=1)
 
 
-# packed documents have many lengths, everything else one
+# packed documents have many lengths; all other inputs of a model have one
 @functools.lru_cache(maxsize=64)
 def twist(N: int, dtype: torch.dtype) -> Tensor:
     """Return exp(-i pi n / N) for n < N, as the complex counterpart of a real dtype."""

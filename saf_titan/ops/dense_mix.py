@@ -23,9 +23,9 @@ _ROWS = 256
 
 
 def dense_mix(v_BTHD: Tensor, p_HTT: Tensor) -> Tensor:
-    """y[i] = sum_{j<=i} P[i, j] v[j] for each head; (B, T, H, D) in the dtype of v, with a gradient to v alone.
+    """Return y[i] = sum_{j<=i} P[i, j] v[j] for each head: (B, T, H, D) in the dtype of v, with a gradient to v alone.
 
-    p_HTT: as long as v or longer, of which the beginning is used. Raises ValueError for shapes that do not fit.
+    p_HTT: as long as v or longer; the upper left T x T corner is used. Raises ValueError for shapes that do not fit.
     """
     if v_BTHD.dim() != 4 or p_HTT.dim() != 3 or p_HTT.shape[1] != p_HTT.shape[2] or len(p_HTT) != v_BTHD.shape[2]:
         raise ValueError(
@@ -41,7 +41,7 @@ def dense_mix(v_BTHD: Tensor, p_HTT: Tensor) -> Tensor:
 
 
 def dense_mix_naive(v_BTHD: Tensor, p_HTT: Tensor) -> Tensor:
-    """The definition, in float64; differentiable. The oracle of `dense_mix`."""
+    """Return the result of `dense_mix` by its definition, in float64; differentiable. Tests compare with it."""
     T = v_BTHD.shape[1]
     return torch.einsum("hij,bjhd->bihd", p_HTT[:, :T, :T].double().tril(), v_BTHD.double()).to(v_BTHD.dtype)
 
@@ -56,7 +56,7 @@ def dense_attention(
     p_STT: Tensor,
     scale: float | None = None,
 ) -> Tensor:
-    """`mixed_attention` with dense patterns: the same arguments and result, (B, T, H, D) in natural head order."""
+    """Return `mixed_attention` with dense patterns: the same arguments, the same (B, T, H, D) in natural head order."""
     q_BTUD, k_BTKD, v_BTKD = cast_as_autocast(q_BTUD, k_BTKD, v_BTKD)
     heads = make_heads(live_heads, static_heads, v_BTKD.device)
     scale = v_BTKD.shape[-1] ** -0.5 if scale is None else scale
@@ -64,7 +64,7 @@ def dense_attention(
 
 
 def _kernel(x_BTHD: Tensor, p_HTT: Tensor, transpose: bool) -> Tensor:
-    """P x, or P^T x, in blocks of rows of the result."""
+    """Return P x, or P^T x, computed in blocks of rows of the result."""
     B, T, H, D = x_BTHD.shape
     x_HTX = x_BTHD.permute(2, 1, 0, 3).reshape(H, T, B * D).to(torch.promote_types(x_BTHD.dtype, p_HTT.dtype))
     p_HTT = p_HTT.to(x_HTX.dtype)
@@ -72,7 +72,7 @@ def _kernel(x_BTHD: Tensor, p_HTT: Tensor, transpose: bool) -> Tensor:
     for start in range(0, T, _ROWS):
         rows = slice(start, min(start + _ROWS, T))
         if transpose:
-            # keys from here on are not seen by earlier queries
+            # queries before `start` do not see these keys
             tile = p_HTT[:, start:T, rows].tril().mT
             y_HTX[:, rows] = tile @ x_HTX[:, start:]
         else:

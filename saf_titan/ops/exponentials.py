@@ -1,9 +1,9 @@
 """Approximate the weights of far lags by sums of exponentials, so that smooth patterns are mixed in O(T).
 
 weight[d] = sum_r far[0, r] far[1, r] ** (d - BAND - 1) for lags d > BAND; nearer lags stay exact. The decays far[1] are
-a grid of time constants, and last exp(c), which is a constant weight in the gauge c. The coefficients far[0] are fitted
-per head. `certificate.far_error` bounds the error of the fit in every row.
-Shapes: H static heads, T lags (T_fit), R exponentials; 2 coefficients and decays.
+those of a grid of time constants; the last is exp(c), which is a constant weight in the gauge c. The coefficients
+far[0] are fitted per head. `certificate.far_error` bounds the error of the fit in every row.
+Shapes: H static heads, T lags (T_fit), L sampled lags, R exponentials; 2 coefficients and decays.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SAMPLED_LAGS = 2000
 
 
 def fit_exponentials(weight_HT: Tensor, gauge_H: Tensor) -> Tensor:
-    """Fit coefficients and decays far_H2R, fp64, to relative errors by least squares; all octaves weigh the same.
+    """Fit coefficients and decays far_H2R, fp64, by least squares of relative errors, with equal weight per octave.
 
     gauge_H: c of weights exp(rho_d + c d). A constant floor of the pattern is a multiple of exp(c d) in this gauge.
         It is subtracted before the fit and added to the last coefficient afterwards, which keeps it exact.

@@ -1,7 +1,7 @@
-"""Registration of torch operators whose differentiable calls cost little.
+"""Register torch operators whose differentiable calls have little overhead.
 
 `torch.library.custom_op` reads the schema of an operator again in every differentiable call, in time quadratic in the
-number of arguments. For the ten tensors of a pattern that is a tenth of the time of mixing one head of 1024 positions.
+number of arguments. For the ten tensors of a pattern this takes a tenth of the time of mixing one head at T = 1024.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch.autograd import forward_ad
 
 
 def define_operator(name: str, kernel: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Register `kernel` as torch.ops.NAMESPACE.NAME for every device, its schema read from its annotations.
+    """Register `kernel` as torch.ops.NAMESPACE.NAME for every device, with the schema of its annotations.
 
-    name: "namespace::name". fake: outputs of the right shape for tensors without data.
+    name: "namespace::name". fake: returns outputs of the right shape for tensors without data.
     """
     schema = torch.library.infer_schema(kernel, mutates_args=())
 
     def in_own_dtypes(*inputs: Any) -> Any:
-        # autocast reaches into kernels written in Python, and would round their matrix products to 16 bits
+        # autocast also acts inside kernels written in Python, and would round their matrix products to 16 bits
         device = next(x.device.type for x in inputs if isinstance(x, Tensor))
         if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
             return kernel(*inputs)
@@ -35,7 +35,7 @@ def define_operator(name: str, kernel: Callable[..., Any], fake: Callable[..., A
 
 
 def define_gradient(name: str, setup_context: Callable[..., None], backward: Callable[..., Any]) -> None:
-    """Make a defined operator differentiable in reverse mode, once or more if `backward` is made of such operators.
+    """Make a defined operator differentiable in reverse mode, more than once if `backward` uses such operators.
 
     The functions are those of `torch.library.register_autograd`. A call with forward-mode tangents raises
     NotImplementedError.
@@ -79,7 +79,7 @@ def define_no_gradient(name: str, remedy: str) -> None:
 
 
 def _refuse_tangents(name: str, inputs: tuple[Any, ...]) -> None:
-    # outside of forward mode there is no level, and nothing to look at
+    # outside of forward mode no input can have a tangent
     if forward_ad._current_level < 0:
         return
     for x in inputs:

@@ -43,7 +43,7 @@ def document_bounds(T: int, cu_seqlens: Tensor | None) -> list[tuple[int, int]]:
 
 
 def for_kernels(T: int, longest: int, cu_seqlens: Tensor, device: torch.device) -> DocumentTables:
-    """Return the tables of documents for kernels. They are cached per bounds tensor, so layers of a model share them.
+    """Return the tables of documents for kernels. They are cached by bounds tensor, so layers of a model share them.
 
     The device asserts that the bounds rise from 0 to T in documents of at most `longest`; the host does not wait.
     """

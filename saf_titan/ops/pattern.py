@@ -40,7 +40,7 @@ from saf_titan.ops.exponentials import fit_exponentials
 # The fast paths, each with a proven error bound: FFT in fp32, FFT in fp64, and in fp32 dense products, band and
 # exponentials, and running sums.
 PATHS = ("fft", "fft64", "gemm", "band", "sum")
-# roundings of a term in the paths that add in fp64: the three fp32 factors, two scalings, the output
+# Roundings of a term in the paths that add in fp64: those of the three fp32 factors, of two scalings and of the output.
 FEW_ROUNDINGS = 8
 
 
@@ -116,18 +116,19 @@ class StaticPattern(NamedTuple):
                 )
 
     def to(self, device: torch.device | str) -> StaticPattern:
+        """Return the pattern with all tensors on a device."""
         return StaticPattern(*(tensor.to(device) for tensor in self))
 
 
-# of the fields of a StaticPattern, in order
+# dtypes of the fields of a StaticPattern, in order
 DTYPES = (*[torch.float32] * 5, torch.complex64, torch.int64, torch.float64, torch.int64, torch.float32)
 
 
 def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
     """Prepare P[i, j] = softmax_j(alpha[j] + rho[i - j]) in fp64: normalise, fix the gauge, bound the errors.
 
-    alpha_HT, rho_HT: floating, same shape (H, T_fit); -inf switches a column or a lag off. O(H T log T) work, except
-    for extreme patterns. Gradients flow from mixing back to alpha and rho where they require grad.
+    alpha_HT, rho_HT: floating point, same shape (H, T_fit); -inf switches a column or a lag off. The work is
+    O(H T log T), except for extreme patterns. Mixing has gradients to alpha and rho if they require grad.
 
     Raises ValueError on a shape or dtype that does not fit, on NaN or +inf, and where a row has nothing to attend to.
     """
@@ -171,7 +172,7 @@ def prepare_pattern(alpha_HT: Tensor, rho_HT: Tensor) -> StaticPattern:
 def log_normalizer(alpha_HT: Tensor, rho_HT: Tensor) -> Tensor:
     """Return log Z_i = log sum_{j<=i} exp(alpha[j] + rho[i - j]) in fp64, relative error of Z below 1e-8; shape (H, T).
 
-    One FFT convolution per head where its error bound allows, else blocks of rows in the log domain.
+    Computed by one FFT convolution per head if its error bound allows, else in blocks of rows in the log domain.
     """
     alpha, rho = alpha_HT.double(), rho_HT.double()
     T = alpha.shape[1]

@@ -1,6 +1,6 @@
-"""Choose the tile sizes of the Triton kernels from the shapes and the shared memory of a card.
+"""Choose the tile sizes of the Triton kernels from the shapes and the shared memory of a GPU.
 
-Nothing here but `shared_memory_limit` touches a device, so tests can ask for the choice of any card.
+Only `shared_memory_limit` needs a device, so tests can check the choice for any GPU.
 B batch, T time, H heads, D head dim.
 """
 
@@ -30,15 +30,15 @@ class Tiles(NamedTuple):
     num_stages: int
 
     def shared_bytes(self, element_bytes: int) -> int:
-        """Shared memory of the pipelined operands of a product of two tiles."""
+        """Return the bytes of shared memory of the pipelined operands of a product of two tiles."""
         return self.num_stages * self.depth * (self.rows + self.columns) * element_bytes
 
 
-# bytes of shared memory that a program may use on sm_90, the first cards whose matrix instructions read it themselves
+# bytes of shared memory of a program on sm_90, the first GPUs whose matrix instructions read operands from it directly
 HOPPER_SHARED = 232_448
 
-# First choice first; the last fits the smallest cards. Chosen by what `scripts/bench/ahead_of_time.py` shows: no spill
-# inside a loop, and no warp that repeats the work of another.
+# The first that fits is taken; the last fits the smallest GPUs. `scripts/bench/ahead_of_time.py` shows that they spill
+# no register inside a loop and that no warp repeats the work of another.
 TOEPLITZ_TILES = (
     Tiles(128, 256, 64, 8, 4),
     Tiles(256, 128, 64, 8, 4),
@@ -62,7 +62,7 @@ QUERY_TILES = (
     Tiles(64, 64, 64, 4, 2),
     Tiles(64, 32, 32, 4, 2),
 )
-# fp16: a product of static heads is three TF32 products of operands that are split in registers; thin slices are best.
+# fp16: a product of static heads is three TF32 products of operands split in registers, for which narrow tiles are best.
 FORWARD_TILES_FP16 = {"most": Tiles(128, 32, 32, 8, 2), "wide": Tiles(64, 32, 32, 4, 2)}
 KEY_TILES_FP16 = {"most": Tiles(32, 128, 32, 8, 2), "wide": Tiles(32, 64, 32, 4, 2), "group": Tiles(16, 128, 16, 8, 2)}
 # fp32: there are no matrix instructions for exact products, and a thread unrolls its share of a tile. The Toeplitz
@@ -77,7 +77,7 @@ BACKWARD_TILES_FP32 = {"up to 64": Tiles(32, 32, 32, 8, 1), "wider": Tiles(16, 3
 
 
 def toeplitz_tiles(num_columns: int, dtype: torch.dtype, shared_limit: int) -> Tiles:
-    """Tiles of the Toeplitz product for sequences of a dtype, stacked to `num_columns` columns."""
+    """Return the tiles of the Toeplitz product for sequences of a dtype, stacked to `num_columns` columns."""
     element_bytes = static_dtype(dtype).itemsize
     candidates = TOEPLITZ_TILES if element_bytes == 2 else TOEPLITZ_TILES_FP32
     fitting = [tiles for tiles in candidates if tiles.shared_bytes(element_bytes) <= shared_limit]
@@ -87,7 +87,7 @@ def toeplitz_tiles(num_columns: int, dtype: torch.dtype, shared_limit: int) -> T
 
 
 def forward_tiles(head_dim: int, dtype: torch.dtype, shared_limit: int) -> Tiles:
-    """Tiles of the forward kernel; rows are a multiple of columns."""
+    """Return the tiles of the forward kernel; their rows are a multiple of their columns."""
     if dtype == torch.float32:
         return FORWARD_TILES_FP32["up to 64" if head_dim <= 64 else "wider"]
     if dtype == torch.float16:
@@ -96,10 +96,10 @@ def forward_tiles(head_dim: int, dtype: torch.dtype, shared_limit: int) -> Tiles
 
 
 def key_tiles(head_dim: int, group: int, dtype: torch.dtype, shared_limit: int) -> Tiles:
-    """Tiles of the kernel of dK and dV for `group` query heads to a kv head."""
+    """Return the tiles of the kernel of dK and dV for `group` query heads per kv head."""
     if dtype == torch.float32:
         return BACKWARD_TILES_FP32["up to 64" if head_dim <= 64 else "wider"]
-    # operands pass through registers: too few for a wide head, and for a loop over a group
+    # before sm_90 operands pass through registers, which are too few for a wide head and for a loop over a group
     through_registers = shared_limit < HOPPER_SHARED
     if dtype == torch.float16:
         return KEY_TILES_FP16["group" if group > 1 else "wide" if head_dim > 96 and through_registers else "most"]
@@ -111,7 +111,7 @@ def key_tiles(head_dim: int, group: int, dtype: torch.dtype, shared_limit: int) 
 
 
 def query_tiles(head_dim: int, dtype: torch.dtype, shared_limit: int) -> Tiles:
-    """Tiles of the kernel of dQ."""
+    """Return the tiles of the kernel of dQ."""
     if dtype == torch.float32:
         return BACKWARD_TILES_FP32["up to 64" if head_dim <= 64 else "wider"]
     return _first_fitting(QUERY_TILES, head_dim, dtype, shared_limit)
@@ -120,7 +120,7 @@ def query_tiles(head_dim: int, dtype: torch.dtype, shared_limit: int) -> Tiles:
 def _first_fitting(
     candidates: tuple[Tiles, ...], head_dim: int, dtype: torch.dtype, shared_limit: int, by_column: bool = False
 ) -> Tiles:
-    """The first tiles with room for two operands of a program's own and two of every pipeline stage."""
+    """Return the first tiles whose operands fit: two for the whole program, and two for every pipeline stage."""
     # the operands of static heads are as wide as those of live ones, or wider
     row_bytes = sum(head_tiles(head_dim)) * static_dtype(dtype).itemsize
     for tiles in candidates:
@@ -131,46 +131,47 @@ def _first_fitting(
 
 
 def padded_head_dim(head_dim: int) -> int:
-    """Width of a tile that holds a head: a power of two, at least 16."""
+    """Return the width of a tile that holds a head: a power of two, at least 16."""
     return max(16, 1 << (head_dim - 1).bit_length())
 
 
 def head_tiles(head_dim: int) -> tuple[int, int]:
-    """Widths of the one or two tiles that hold a head in an attention kernel; the second is 0 where there is one.
+    """Return the widths of the one or two tiles that hold a head in an attention kernel; the second is 0 if unused.
 
-    A tile is a power of two wide: 96 as 64 + 32 saves a quarter of what 128 would cost.
+    The width of a tile is a power of two, so a head of 96 takes 64 + 32, which saves a quarter of the cost of 128.
     """
     return (64, 32) if 64 < head_dim <= 96 else (padded_head_dim(head_dim), 0)
 
 
 def padded_time(T: int) -> int:
-    """T rounded up to whole tiles."""
+    """Return T rounded up to whole tiles."""
     return -(-T // TIME_MULTIPLE) * TIME_MULTIPLE
 
 
 def strip_length(T: int) -> int:
-    """Length of each shifted copy of the weights that serves sequences of T."""
+    """Return the length of each shifted copy of the weights, for sequences of length T."""
     return padded_time(T) + STRIP_PAD
 
 
 def static_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Storage of weights and scaled values: a dtype with the exponents of fp32, so that no scaling can underflow.
+    """Return the dtype that stores weights and scaled values; it has the exponents of fp32, so no scaling underflows.
 
-    fp16 values are kept in fp32: as sums of three TF32 products, for TF32 alone cuts off what fp16 would round.
+    fp16 values are stored in fp32 and multiplied as sums of three TF32 products, because a single TF32 product
+    truncates its operands where fp16 would round.
     """
     return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
 
 
 def dot_precision(dtype: torch.dtype) -> str:
-    """Precision of products of `static_dtype` operands that serve values of this dtype."""
+    """Return the precision of products of `static_dtype` operands for values of this dtype, in Triton's names."""
     return {torch.float32: "ieee", torch.float16: "tf32x3"}.get(dtype, "tf32")
 
 
 def largest_offset(*shape: int) -> int:
-    """Largest element offset in a contiguous tensor: above 2 ** 31 - 1, 32-bit index arithmetic would wrap."""
+    """Return the largest element offset in a contiguous tensor; 32-bit index arithmetic wraps above 2 ** 31 - 1."""
     return math.prod(shape) - 1
 
 
 def shared_memory_limit(device: torch.device) -> int:
-    """Bytes of shared memory one program may use."""
+    """Return the bytes of shared memory that one program may use."""
     return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)  # type: ignore[attr-defined]

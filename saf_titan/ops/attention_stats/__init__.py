@@ -1,4 +1,4 @@
-"""What a set of sequences says about attention heads: one pass, O(T) memory a head."""
+"""Statistics of attention heads over a set of sequences, in one pass and O(T) memory per head."""
 
 from saf_titan.ops.attention_stats.blocked import attention_stats_blocked
 from saf_titan.ops.attention_stats.heads import map_heads

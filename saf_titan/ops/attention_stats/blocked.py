@@ -1,9 +1,9 @@
-"""Attention statistics by row blocks, all sequences of a block at once: never a T x T tensor.
+"""Attention statistics by row blocks, with all sequences of a block at once and without a T x T tensor.
 
 A block of R rows sees only the keys up to its last row, so the causal half of the work is skipped, and the
 (B, R, J) tile is reused from the cache by every statistic. Sums over a tile are taken in the tile's dtype
 (pairwise), sums over tiles in float64. The variance is centred inside the tile, and the KL is summed as
-P (log P - log Pbar), so neither loses digits to cancellation. On a CPU heads run beside each other, one a thread.
+P (log P - log Pbar), so neither loses digits to cancellation. On a CPU heads run in parallel, one per thread.
 
 Legend: B sequences, T time, H query heads, K kv heads, D head dim, R rows of a block, J keys the block sees,
 P blocks of the pooled picture.
@@ -28,7 +28,7 @@ from saf_titan.ops.attention_stats.stats import (
     pooling_matrix,
 )
 
-# a tile and its two companions stay within a core's second-level cache
+# a tile and two more tensors of its size fit into the second-level cache of a core
 _TILE_ELEMENTS = 1 << 18
 
 
@@ -42,9 +42,9 @@ def attention_stats_blocked(
     row_block: int | None = None,
     map_size: int = 64,
 ) -> AttentionStats:
-    """`attention_stats` on any device, in O(B * row_block * T) memory. Same arguments, result and errors.
+    """Return `attention_stats` on any device, in O(B * row_block * T) memory. Same arguments, result and errors.
 
-    row_block: rows worked on at once; by default as many as keep a tile in cache, a function of B and T alone.
+    row_block: rows of a block; by default as many as fit into the cache, which depends on B and T alone.
     """
     check_inputs(q_BTHD, k_BTKD, map_size, window, softcap)
     B, T, H, D = q_BTHD.shape
@@ -72,11 +72,11 @@ def _head_stats(
     row_block: int,
     map_size: int,
 ) -> tuple[Tensor, ...]:
-    """The statistics of one head, in the order of AttentionStats' fields."""
+    """Return the statistics of one head, in the order of the fields of AttentionStats."""
     B, T, _ = q_BTD.shape
     dtype = torch.float64 if q_BTD.dtype == torch.float64 else torch.float32
     zeros = partial(torch.zeros, dtype=torch.float64, device=q_BTD.device)
-    # one contiguous copy a head makes every tile's product a plain GEMM
+    # with one contiguous copy per head, the product of every tile is a plain GEMM
     q_BTD = q_BTD.to(dtype, copy=True, memory_format=torch.contiguous_format).mul_(scale)
     k_BTD = k_BTD.to(dtype).contiguous()
     tiny = torch.finfo(dtype).tiny
@@ -119,7 +119,7 @@ def _head_stats(
 
 
 def _log_probs(q_BRD: Tensor, k_BJD: Tensor, window: int | None, softcap: float | None) -> Tensor:
-    """Log of the causal attention of the last R of J positions; masked cells are hugely negative, not -inf."""
+    """Return the log of the causal attention of the last R of J positions; masked cells are below -1e29, not -inf."""
     R, J = q_BRD.shape[1], k_BJD.shape[1]
     scores_BRJ = cap_scores(torch.bmm(q_BRD, k_BJD.transpose(1, 2)), softcap)
     # finite, so that 0 * log 0 is 0 without a special case

@@ -1,4 +1,4 @@
-"""Attention statistics from the whole probability matrix: the readable oracle, for small T.
+"""Attention statistics from the whole probability matrix: readable code for small T, which tests compare with.
 
 Legend: B sequences, T time, H query heads, K kv heads, D head dim.
 """
@@ -28,7 +28,7 @@ def attention_probs(
     window: int | None = None,
     softcap: float | None = None,
 ) -> Tensor:
-    """Causal attention probabilities P_BHTT in float64; `scale` defaults to 1 / sqrt(D)."""
+    """Return causal attention probabilities P_BHTT in float64; `scale` defaults to 1 / sqrt(D)."""
     _, T, H, D = q_BTHD.shape
     k_BTHD = k_BTKD.repeat_interleave(H // k_BTKD.shape[2], dim=2)
     scale = 1 / math.sqrt(D) if scale is None else scale
@@ -46,7 +46,7 @@ def attention_stats_naive(
     softcap: float | None = None,
     map_size: int = 64,
 ) -> AttentionStats:
-    """`attention_stats` by definition, in float64 with O(B H T^2) memory. Same arguments, result and errors."""
+    """Return `attention_stats` by definition, in float64 and O(B H T^2) memory. Same arguments, result and errors."""
     check_inputs(q_BTHD, k_BTKD, map_size, window, softcap)
     B, T = q_BTHD.shape[:2]
     p_BHTT = attention_probs(q_BTHD, k_BTKD, scale=scale, window=window, softcap=softcap)

@@ -1,4 +1,7 @@
-"""`attention_stats`: the public function, and the choice between its implementations."""
+"""`attention_stats`: the public function, which chooses between its implementations.
+
+Legend: B sequences, T time, H query heads, K kv heads, D head dim.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +26,20 @@ def attention_stats(
     map_size: int = 64,
     backend: Backend = "auto",
 ) -> AttentionStats:
-    """Statistics of causal attention over sequences, without a T x T tensor on host or device.
+    """Return statistics of causal attention over sequences, without a T x T tensor on host or device.
 
     Args:
-        q_BTHD: queries as the scores see them (after RoPE), B >= 2.
-        k_BTKD: keys; query head h reads kv head h // (H / K).
+        q_BTHD: queries after RoPE, B >= 2.
+        k_BTKD: keys after RoPE; query head h reads kv head h // (H / K).
         scale: factor of the scores, 1 / sqrt(D) by default.
         window: a query sees this many of the latest keys, its own included (at least 2); None for all keys.
         softcap: scores s become softcap * tanh(s / softcap), as in Gemma 2; None for plain scores.
-        map_size: side of the pooled picture, at most.
+        map_size: largest side of the pooled picture, in blocks.
         backend: "blocked" (plain torch, any device), "triton" (CUDA, T a multiple of 16 * map_size, at most float32,
             neither window nor softcap), or "auto": triton where it can run, else blocked.
 
-    A head's numbers do not depend on the heads beside it. Half precision inputs are computed in float32, float64 in
-    float64; the result is float64. Raises ValueError on shapes that do not fit and on fewer than two sequences.
+    The statistics of a head do not depend on other heads. float64 inputs are computed in float64, all others in
+    float32; the result is float64. Raises ValueError on shapes that do not fit and on fewer than two sequences.
     """
     if backend not in ("auto", "blocked", "triton"):
         raise ValueError(f"unknown attention_stats backend {backend!r}: choose auto, blocked or triton")

@@ -15,10 +15,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AttentionStats:
-    """Statistics of the causal attention P[s, h, i, j] of H heads over B sequences s, in O(T) memory a head.
+    """Statistics of the causal attention P[s, h, i, j] of H heads over B sequences s, in O(T) memory per head.
 
     `Pbar` is the mean of P over sequences. All tensors are float64, on the device of the inputs.
-    Queries or keys that are not finite give statistics that are not finite: nothing is repaired.
+    Queries or keys that are not finite give statistics that are not finite.
     """
 
     num_sequences: int
@@ -30,11 +30,11 @@ class AttentionStats:
     """Mean over sequences s and rows i of KL(P_s[i] || Pbar[i]), in nats per row. In [0, log B]; 0 for a head whose
     attention does not depend on its input."""
     neg_entropy_H: Tensor
-    """sum_ij Pbar log Pbar in nats, not divided by T. It is the part of the fit's KL that the fit cannot change."""
+    """sum_ij Pbar log Pbar in nats, not divided by T. This is the part of the fit's KL that the fit cannot change."""
     column_mass_HT: Tensor
     """c[j] = sum_i Pbar[i, j]; sums to T."""
     diagonal_mass_HT: Tensor
-    """d[k] = sum_i Pbar[i, i - k]; sums to T. The compact fit needs nothing of Pbar but this and `column_mass_HT`."""
+    """d[k] = sum_i Pbar[i, i - k]; sums to T. The compact fit needs only this and `column_mass_HT` of Pbar."""
     entropy_H: Tensor
     """Entropy of a row divided by the log of the number of keys it sees, averaged over sequences and rows i >= 1. Row 0
     is left out because it sees one key only. In [0, 1]; 1 means uniform attention. 0 for T = 1."""
@@ -99,10 +99,10 @@ def hidden_keys(start: int, stop: int, window: int | None, device: torch.device)
 
 
 def diagonal_sums(rows_XRJ: Tensor) -> Tensor:
-    """Sum of the last R of J causal rows by lag k = 0 .. J - 1, float64 (..., J).
+    """Return the sums of the last R of J causal rows by lag k = 0 .. J - 1, float64 (..., J).
 
-    With the keys reversed and R zeros behind each row, reading the same memory with rows one shorter shifts row r
-    by r, which puts equal lags into one column.
+    The keys are reversed and R zeros are added to each row. Viewed with rows that are one element shorter, the same
+    memory has row r shifted by r, so that equal lags are in one column.
     """
     R, J = rows_XRJ.shape[-2:]
     skewed = F.pad(rows_XRJ.flip(-1), (0, R)).flatten(-2)[..., : R * (J + R - 1)].unflatten(-1, (R, J + R - 1))

@@ -1,9 +1,9 @@
-"""Attention statistics on a GPU: tiles of rows by keys, all sequences of a tile in turn, nothing of size T x T stored.
+"""Attention statistics on a GPU, in tiles of rows by keys, all sequences of a tile in turn, without a T x T tensor.
 
-A first kernel finds each row's log-normaliser. The second walks over a row block's key tiles and keeps, for the tile,
-the probabilities of the first sequence and sums of *differences* to them: the variance and the KL of an almost static
-head are small differences of large numbers, and the first sequence takes the large part away. Each program writes sums
-of its own; they are added in float64 afterwards, so that results are bit-identical.
+A first kernel computes each row's log-normaliser. The second goes through the key tiles of a row block and keeps, for
+the tile, the probabilities of the first sequence and sums of *differences* from them: the variance and the KL of an
+almost static head are small differences of large numbers, and subtracting the first sequence removes the large part.
+Each program writes its own sums, which are added in float64 afterwards, so that results are the same in every run.
 
 Logs are base 2 inside. Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Shapes: B sequences,
 T time, H query heads, D head dim, R row blocks, P blocks of the pooled picture.
@@ -31,7 +31,7 @@ _PARTIAL_ELEMENTS = 1 << 26
 
 
 def row_block(T: int, map_size: int) -> int | None:
-    """Rows of a tile: whole tiles must make up a block of the pooled picture. None if no tile size does."""
+    """Return the rows of a tile, such that whole tiles fill a block of the pooled picture; None if no size does."""
     rows, rest = divmod(T, map_size)
     return next((size for size in (64, 32, 16) if not rest and rows % size == 0), None)
 
@@ -39,7 +39,7 @@ def row_block(T: int, map_size: int) -> int | None:
 def attention_stats_triton(
     q_BTHD: Tensor, k_BTKD: Tensor, *, scale: float | None = None, map_size: int = 64
 ) -> AttentionStats:
-    """`attention_stats` for float32, bfloat16 or float16 on a GPU. Same arguments, result and errors.
+    """Return `attention_stats` for float32, bfloat16 or float16 on a GPU. Same arguments, result and errors.
 
     Raises ValueError if T is not a multiple of 16 * map_size.
     """
@@ -62,7 +62,7 @@ def attention_stats_triton(
 def _group_stats(
     q_BTHD: Tensor, k_BTKD: Tensor, heads: range, group: int, scale: float, block: int, map_size: int
 ) -> tuple[Tensor, ...]:
-    """The statistics of some heads, in the order of AttentionStats' fields."""
+    """Return the statistics of some heads, in the order of the fields of AttentionStats."""
     B, T, _, D = q_BTHD.shape
     H, R = len(heads), T // block
     new = partial(q_BTHD.new_zeros, dtype=torch.float32)
@@ -79,7 +79,7 @@ def _group_stats(
 
     variance_HT, excess_HT, cross_HT, plogp_HT = rows_4HT.double()
     log_keys_T = torch.arange(1, T + 1, dtype=torch.float64, device=q_BTHD.device).log2()
-    # sum over sequences of P log P, a row: excess over the first sequence's log, plus that log under the mean
+    # mean over sequences of P log P of a row: the excess over the log of the first sequence, plus Pbar times that log
     entropy_HT = -(excess_HT / B + cross_HT)
     P = map_size
     map_HPP = columns_RHT.double().view(P, R // P, H, P, T // P).sum((1, 4)).transpose(0, 1) / (T // P)
@@ -148,7 +148,7 @@ def stats_kernel(
     b_excess = tl.full([BLOCK], 0.0, tl.float32)
     b_cross = tl.full([BLOCK], 0.0, tl.float32)
     b_plogp = tl.full([BLOCK], 0.0, tl.float32)
-    # lags of the previous key tile that fall into the range of the next one
+    # sums of those lags of the previous key tile that belong to the lags of the next tile
     b_carry = tl.full([BLOCK], 0.0, tl.float32)
     for i_j in tl.range(0, i_r + 1):
         o_j = i_j * BLOCK + o_b

@@ -1,4 +1,4 @@
-"""Autocast for layers with static heads: the same dtypes as torch's attention takes, so that a freeze changes none."""
+"""Autocast for layers with static heads: the dtypes are those of torch's attention, so that a freeze changes none."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The fused backend on a CPU: torch's flash attention for live heads, `static_mix` paths writing in place beside them.
+"""The fused backend on a CPU: torch's flash attention for live heads, and `static_mix` paths for static heads.
 
-Values and outputs of static heads are read and written where they are; only those of live heads are gathered.
+Values and outputs of static heads are read and written in place; only those of live heads are gathered.
 Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim.
 """
 
@@ -27,7 +27,7 @@ def cpu_forward(
     scale: float,
     cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Output (B, T, H, D), contiguous, and the log-sum-exp of the live rows, fp32 (B, U, T)."""
+    """Return the output (B, T, H, D), contiguous, and the log-sum-exp of the live rows, fp32 (B, U, T)."""
     B, T, num_kv_heads, D = v_BTKD.shape
     group = heads.num_heads // num_kv_heads
     y_BTHD = torch.empty(B, T, heads.num_heads, D, dtype=v_BTKD.dtype, device=v_BTKD.device)
@@ -55,7 +55,7 @@ def cpu_backward(
     scale: float,
     cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v, contiguous."""
+    """Return the gradients of q, k and v, contiguous."""
     T, num_kv_heads, group = v_BTKD.shape[1], v_BTKD.shape[2], heads.num_heads // v_BTKD.shape[2]
     k_BTUD, v_BTUD = _live_keys_and_values(k_BTKD, v_BTKD, heads)
     dy_BTUD, y_BTUD = (x.index_select(2, heads.live_U) for x in (dy_BTHD, y_BTHD))
@@ -70,7 +70,7 @@ def cpu_backward(
         documents.append((dq_BTUD, dk_BTUD))
         dv_BTHD[:, a:b].index_copy_(2, heads.live_U, dv_BTUD)
         mix_heads(dy_BTHD[:, a:b], static, dv_BTHD[:, a:b], static, pattern, transpose=True)
-    # torch's own memory where there is one document: no copy of what is contiguous
+    # with one document, gradients that torch returns contiguous are not copied
     dq_BTUD, dk_BTUD = (x[0].contiguous() if len(x) == 1 else torch.cat(x, 1) for x in zip(*documents, strict=True))
     if _is_compact(k_BTKD, v_BTKD, heads):
         return dq_BTUD, dk_BTUD, dv_BTHD
@@ -94,11 +94,11 @@ def _is_compact(k_BTKD: Tensor, v_BTKD: Tensor, heads: Heads) -> bool:
 
 
 def _by_head(*tensors_BTHD: Tensor) -> tuple[Tensor, ...]:
-    """The tensors as (B, heads, T, D), each with the elements of a row side by side.
+    """Return the tensors as (B, heads, T, D), each with the elements of a row next to each other in memory.
 
-    torch's flash attention on a CPU takes any strides of the other dimensions, but reads a row as D neighbours and does
-    not check it.
+    torch's flash attention on a CPU takes any strides of the other dimensions, but assumes a stride of 1 along D and
+    does not check it.
     """
     rows = (x_BTHD if x_BTHD.stride(3) == 1 else x_BTHD.contiguous() for x_BTHD in tensors_BTHD)
-    # a head dim of 1 keeps its stride under contiguous(), and then no other element of the row is read
+    # with a head dim of 1, contiguous() may keep another stride, but then a row has no second element
     return tuple(x_BTHD.transpose(1, 2) for x_BTHD in rows)

@@ -26,7 +26,7 @@ def mixed_attention_fused(
     scale: float,
     cu_seqlens: Tensor | None = None,
 ) -> Tensor:
-    """Attention output (B, T, H, D) in natural head order, for layers with both live and static heads."""
+    """Return the attention output (B, T, H, D) in natural head order, for layers with both live and static heads."""
     return torch.ops.saf_titan.mixed_attention(q_BTUD, k_BTKD, v_BTKD, *heads, *pattern, cu_seqlens, scale)[0]
 
 
@@ -129,7 +129,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 
 def _backward(ctx: Any, dy_BTHD: Tensor, _dlse: Tensor | None) -> tuple[Any, ...]:
-    # read once: under checkpointing, a second read is an error
+    # read only once, because under activation checkpointing a second read raises an error
     saved = ctx.saved_tensors
     gradients = torch.ops.saf_titan.mixed_attention_backward(dy_BTHD, *saved, ctx.scale)
     return *gradients, *(None for _ in saved[5:]), None

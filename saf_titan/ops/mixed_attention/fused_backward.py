@@ -1,8 +1,9 @@
 """Backward of a layer with live and static heads in two Triton launches: dK and dV, then dQ.
 
-The first kernel owns a block of keys of one kv head and goes through the query heads of its group: a live head
-recomputes its probabilities and adds to dK and dV, a static head adds Hankel tiles of its weights times the scaled
-output gradient to dV alone. One program writes each gradient once: no atomics, the same bits in every run.
+A program of the first kernel owns a block of keys of one kv head and goes through the query heads of its group. For a
+live head it recomputes the probabilities and adds to dK and dV; for a static head it adds Hankel tiles of the weights
+times the scaled output gradient to dV alone. Each gradient is written once, by one program, so there are no atomics and
+every run gives the same bits.
 
 Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Shapes: B batch, T time, H query heads, U live
 heads, S static heads, K kv heads, D head dim, L length of a strip.
@@ -46,9 +47,9 @@ def fused_backward(
     tiles: tuple[Tiles, Tiles],
     cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v, contiguous; a kv head of k without a live head gets zeros.
+    """Return the gradients of q, k and v, contiguous; they are zero for a kv head of k without a live head.
 
-    tiles: those of the launch that owns keys and of the one that owns queries.
+    tiles: those of the kernel of dK and dV, and those of the kernel of dQ.
     """
     of_keys, of_queries = tiles
     B, T, num_kv_heads, D = v_BTKD.shape
@@ -96,11 +97,11 @@ def mixed_bwd_dkdv_kernel(
     start, length, i_n = find_block(blocks, i_block, i_block * BN, T)
     i_b = (tl.program_id(0) // num_kv_heads % B).to(tl.int64)
     i_kv = (tl.program_id(0) % num_kv_heads).to(tl.int64)
-    # rows run backwards in time, as a Hankel tile wants them
+    # rows run backwards in time, as a Hankel tile requires
     o_a, o_m = tl.arange(0, BN), tl.arange(0, BM)
     o_n = i_n + BN - 1 - o_a
     m_n = (o_n < length)[:, None]
-    # a head is one tile of DL columns, or has an end of DE more: _e
+    # a head is one tile of DL columns, or has a second tile of DE columns (suffix _e)
     o_d, o_e = tl.arange(0, DL), DL + tl.arange(0, DE if DE else DL)
     m_d, m_e = (o_d < D)[None, :], (o_e < D)[None, :]
     b_dk = tl.full([BN, DL], 0.0, tl.float32)
@@ -201,7 +202,7 @@ def mixed_bwd_dq_kernel(
     i_h, i_k = tl.load(live + i_u), tl.load(k_index + i_u)
     o_m, o_n = i_m + tl.arange(0, BM), tl.arange(0, BN)
     m_m = o_m < length
-    # a head is one tile of DL columns, or has an end of DE more: _e
+    # a head is one tile of DL columns, or has a second tile of DE columns (suffix _e)
     o_d, o_e = tl.arange(0, DL), DL + tl.arange(0, DE if DE else DL)
     m_d, m_e = (o_d < D)[None, :], (o_e < D)[None, :]
     p_q = q + i_b * stride_qb + i_u * stride_qh + (start + o_m)[:, None] * stride_qt

@@ -46,7 +46,7 @@ def fused_forward(
     tiles: Tiles,
     cu_seqlens: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Output (B, T, H, D), contiguous, and the base-2 log-sum-exp of the live rows, fp32 (B, U, T)."""
+    """Return the output (B, T, H, D), contiguous, and the base-2 log-sum-exp of the live rows, fp32 (B, U, T)."""
     assert tiles.rows % tiles.columns == 0
     B, T, num_kv_heads, D = v_BTKD.shape
     H, U = heads.num_heads, heads.live_U.shape[0]
@@ -72,7 +72,7 @@ def fused_forward(
 
 
 def launch_options(tiles: Tiles) -> dict[str, int]:
-    """What an attention kernel takes from its tiles."""
+    """Return the constants and launch options of an attention kernel for its tiles."""
     return {"BM": tiles.rows, "BN": tiles.columns, "num_warps": tiles.num_warps, "num_stages": tiles.num_stages}
 
 
@@ -94,7 +94,7 @@ def mixed_fwd_kernel(
     o_a, o_n = tl.arange(0, BM), tl.arange(0, BN)
     o_m = i_m + o_a
     m_m = o_m < length
-    # a head is one tile of DL columns, or has an end of DE more: _e
+    # a head is one tile of DL columns, or has a second tile of DE columns (suffix _e)
     o_d, o_e = tl.arange(0, DL), DL + tl.arange(0, DE if DE else DL)
     m_d, m_e = (o_d < D)[None, :], (o_e < D)[None, :]
     b_y = tl.full([BM, DL], 0.0, tl.float32)
@@ -168,7 +168,7 @@ def mixed_fwd_kernel(
 
 @triton.jit
 def softmax_step(b_s, b_max, b_sum):
-    """Probabilities of one more tile of base-2 scores, the factor of what came before, and the new maximum and sum."""
+    """Return the probabilities of one more tile of base-2 scores, the factor for earlier sums, new maximum and sum."""
     b_new = tl.maximum(b_max, tl.max(b_s, 1))
     b_p = tl.math.exp2(b_s - b_new[:, None])
     b_decay = tl.math.exp2(b_max - b_new)

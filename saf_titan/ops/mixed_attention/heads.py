@@ -16,7 +16,7 @@ HeadNumbers = Tensor | Sequence[int]
 
 
 class Heads(NamedTuple):
-    """Numbers of the U live and S static query heads, ascending, int64; the layer has H = U + S."""
+    """Indices of the U live and S static query heads, ascending, int64; the layer has H = U + S query heads."""
 
     live_U: Tensor
     static_S: Tensor
@@ -26,15 +26,15 @@ class Heads(NamedTuple):
         return self.live_U.shape[0] + self.static_S.shape[0]
 
     def natural_order(self) -> Tensor:
-        """Return where each head of the layer is in the list of live heads followed by static heads: shape (H,)."""
+        """Return the place of each head of the layer in the list of live heads followed by static heads: shape (H,)."""
         compact_H = torch.cat([self.live_U, self.static_S])
         return torch.empty_like(compact_H).scatter_(0, compact_H, torch.arange(self.num_heads, device=compact_H.device))
 
 
 def make_heads(live_heads: HeadNumbers, static_heads: HeadNumbers, device: torch.device) -> Heads:
-    """Index tensors from numbers. Sequences are checked; tensors are taken as they are, without a device sync.
+    """Return the heads as index tensors. Two tensors are not checked, because reading them would wait for the device.
 
-    Raises ValueError unless the numbers are ascending and together 0 .. H - 1.
+    Raises ValueError unless the indices are ascending and together 0 .. H - 1.
     """
     if not isinstance(live_heads, Tensor) or not isinstance(static_heads, Tensor):
         live, static = _numbers(live_heads), _numbers(static_heads)

@@ -1,4 +1,4 @@
-"""Attention of a layer with live and static heads by dense matrices: the definition, and the oracle of faster paths.
+"""Attention of a layer with live and static heads by dense matrices: the definition, which tests compare with.
 
 Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim.
 """
@@ -25,7 +25,10 @@ def mixed_attention_naive(
     scale: float,
     cu_seqlens: Tensor | None = None,
 ) -> Tensor:
-    """softmax(scale q k^T) v of live heads and P v of static heads, in natural order; fp64 inside, differentiable."""
+    """Return softmax(scale q k^T) v of live heads and P v of static heads, (B, T, H, D) in natural head order.
+
+    Computed in fp64; differentiable.
+    """
     documents = document_bounds(v_BTKD.shape[1], cu_seqlens)
     outputs = []
     for a, b in documents:

@@ -38,7 +38,7 @@ def mixed_attention(
     scale: float | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Causal attention of a layer: live heads by softmax(scale q k^T), static heads by their fixed pattern.
+    """Return causal attention of a layer: live heads by softmax(scale q k^T), static heads by their fixed pattern.
 
     q_BTUD: queries of the U live heads only, in ascending order. None if no head is live.
     k_BTKD: keys of all kv heads, or only of those that a live head reads. None if no head is live.
@@ -50,7 +50,7 @@ def mixed_attention(
     cu_seqlens: int tensor (documents + 1,): the bounds, from 0 to T, of documents packed into a batch of one. No head
         attends across a bound.
     scale: factor of the scores, D ** -0.5 by default.
-    backend: "naive" (fp64 oracle), "split" (torch's attention beside `static_mix`, two operators), "fused" (one
+    backend: "naive" (fp64 reference), "split" (torch's attention beside `static_mix`, two operators), "fused" (one
         operator for live and static heads: Triton on a GPU), or "auto": "fused" on a CPU and for packed documents where
         it can run, else "split" (which on a GPU keeps torch's fastest attention kernel for live heads).
 
@@ -82,10 +82,10 @@ def mixed_attention(
 
 
 def prefers_split(v_BTKD: Tensor, cu_seqlens: Tensor | None) -> bool:
-    """Return whether "auto" prefers torch's attention beside `static_mix` where the fused back end could run too.
+    """Return whether "auto" prefers torch's attention beside `static_mix` where the fused backend could run too.
 
     On a GPU, torch's attention is faster for live heads, but takes packed documents one by one. In fp32 the fused
-    kernels cannot use matrix instructions. The choice follows from how the kernels work; it was not measured.
+    kernels cannot use matrix instructions. The choice is derived from how the kernels work and was not measured.
     """
     return v_BTKD.device.type != "cpu" and (cu_seqlens is None or v_BTKD.dtype == torch.float32)
 
@@ -149,7 +149,7 @@ def check_attention(
 
 
 def fused_obstacle(v_BTKD: Tensor, heads: Heads, pattern: StaticPattern | None) -> str | None:
-    """Return why the fused back end cannot run, as the end of a sentence, or None if it can."""
+    """Return why the fused backend cannot run, as the end of a sentence, or None if it can."""
     if pattern is None or heads.live_U.shape[0] == 0:
         return "needs live and static heads in the layer"
     if v_BTKD.numel() == 0:
@@ -160,9 +160,9 @@ def fused_obstacle(v_BTKD: Tensor, heads: Heads, pattern: StaticPattern | None) 
 
 
 def device_obstacle(backend: str, head_dim: int, device_type: str) -> str | None:
-    """Return why a back end cannot mix heads of width `head_dim` on a device, as the end of a sentence, or None.
+    """Return why a backend cannot mix heads of width `head_dim` on a device, as the end of a sentence, or None.
 
-    Everything here is known before there are tensors, so that a run can ask at its start.
+    This needs no tensors, so that a run can check its backend at the start.
     """
     if device_type != "cuda":
         return None

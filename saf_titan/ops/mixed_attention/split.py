@@ -1,4 +1,4 @@
-"""The split back end: torch's attention for live heads, `static_mix` for static heads, on any device.
+"""The split backend: torch's attention for live heads, `static_mix` for static heads, on any device.
 
 Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim.
 """
@@ -26,7 +26,7 @@ def mixed_attention_split(
     scale: float,
     cu_seqlens: Tensor | None = None,
 ) -> Tensor:
-    """Attention output (B, T, H, D) in natural head order."""
+    """Return the attention output (B, T, H, D) in natural head order."""
     if pattern is None:
         assert q_BTUD is not None
         assert k_BTKD is not None
@@ -51,7 +51,7 @@ def attention_beside(
     scale: float,
     cu_seqlens: Tensor | None = None,
 ) -> Tensor:
-    """Live heads by torch's attention beside static heads by ``mix`` of their values; (B, T, H, D) in natural order."""
+    """Return (B, T, H, D) in natural head order: live heads by torch's attention, static heads by ``mix`` of values."""
     num_heads, num_kv_heads = heads.num_heads, v_BTKD.shape[2]
     if q_BTUD is None or k_BTKD is None:
         return mix(_expand_kv(v_BTKD, num_heads))
@@ -69,7 +69,7 @@ def attention_beside(
 def causal_attention(
     q_BTHD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, scale: float, cu_seqlens: Tensor | None = None
 ) -> Tensor:
-    """Plain causal attention in the layout of this package, document by document where they are packed."""
+    """Return causal attention in the layout of this package; packed documents are computed one by one."""
     if cu_seqlens is not None:
         documents = document_bounds(q_BTHD.shape[1], cu_seqlens)
         outputs = [causal_attention(q_BTHD[:, a:b], k_BTKD[:, a:b], v_BTKD[:, a:b], scale) for a, b in documents]

@@ -1,6 +1,6 @@
 """Static mixing of one head by an exact band and decaying states: O(T), for weights that are smooth in the far lags.
 
-Time is cut into chunks. A chunk attends to itself and to the one before by a dense product; everything earlier reaches
+Time is cut into chunks. A chunk attends to itself and to the chunk before by a dense product; all earlier chunks reach
 it through R states, one for each exponential of `exponentials.py`.
 Shapes: B batch, T time, D head dim, C length of a chunk, G chunks, R exponentials.
 """
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from saf_titan.ops.exponentials import BAND
 from saf_titan.ops.pattern import HeadFactors
 
-# chunks whose states are summed by one product; the sum is carried on to the next chunks
+# number of chunks whose states are summed by one product; the sum is then added to the states of the next chunks
 CARRY_CHUNKS = 64
 
 
@@ -30,7 +30,7 @@ def mix_head_band(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, far_2R: Tenso
 
 
 def _convolve(x_TD: Tensor, weight_T: Tensor, far_2R: Tensor) -> Tensor:
-    """y[t] = sum_{u<=t} weight[t - u] x[u], far lags by exponentials."""
+    """Return y[t] = sum_{u<=t} weight[t - u] x[u], with far lags by exponentials."""
     T, D = x_TD.shape
     C = BAND
     G = -(-T // C)
@@ -51,7 +51,7 @@ def _convolve(x_TD: Tensor, weight_T: Tensor, far_2R: Tensor) -> Tensor:
 
 
 def _near_weights(weight_T: Tensor) -> Tensor:
-    """Weights of a chunk's queries for the keys of the chunk before and its own, shape (C, 2 C)."""
+    """Return the weights of a chunk's queries for the keys of the chunk before and its own, shape (C, 2 C)."""
     C = BAND
     lag = C + torch.arange(C, device=weight_T.device)[:, None] - torch.arange(2 * C, device=weight_T.device)
     # Lags of T and more only multiply padding, so their weights do not matter.
@@ -60,7 +60,7 @@ def _near_weights(weight_T: Tensor) -> Tensor:
 
 
 def _decayed_sums(added_GRD: Tensor, decay_R: Tensor) -> Tensor:
-    """sums[n] = sum_{m<=n} decay ** (n - m) added[m]."""
+    """Return sums[n] = sum_{m<=n} decay ** (n - m) added[m]."""
     G = added_GRD.shape[0]
     step = torch.arange(min(G, CARRY_CHUNKS), dtype=torch.float64, device=added_GRD.device)
     age = step[:, None] - step

@@ -1,7 +1,7 @@
 """Static mixing by FFT in the project's compiled extension: the arithmetic of `fft.py`, all heads in one call.
 
-Transforms of 32 channels at a time in the vector registers, as many threads as torch uses. Where the extension was not
-built, `fft.py` does the same, a few times slower.
+The extension transforms 32 channels at a time in the vector registers, on as many threads as torch uses. Where it was
+not built, `fft.py` does the same, a few times slower.
 Shapes: B batch, T time, H heads, D head dim; of the patterns H static heads, N samples of a transform.
 """
 

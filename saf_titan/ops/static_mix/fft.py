@@ -1,6 +1,6 @@
-"""Static mixing of one head by FFT convolution, heavy columns apart: O(T log T).
+"""Static mixing of one head by FFT convolution, with a separate product for heavy columns: O(T log T).
 
-Only for patterns with an accepted certificate (`StaticPattern.error_HP`): the error of an FFT is absolute.
+Use it only for patterns with a small error bound (`StaticPattern.error_HP`), because the error of an FFT is absolute.
 Shapes: B batch, T time, D head dim, M heavy columns, C channels of a chunk, N samples of a transform; 2 the cyclic and
 the negacyclic convolution of `convolution.py`.
 """
@@ -17,18 +17,18 @@ from saf_titan.ops.certificate import BLOCK_TERMS
 from saf_titan.ops.convolution import fft_size, twist
 from saf_titan.ops.pattern import HeadFactors
 
-# real elements of the buffer that is transformed at once (half a MiB in fp32), but not fewer channels than fill a cache
-# line: buffers stay in the cache and are reused, and no memory is mapped anew in every call
+# Real elements of the buffer that is transformed at once (half a MiB in fp32), and the least number of channels, which
+# fills a cache line. So buffers stay in the cache and are reused, and no call has to map new memory.
 CHUNK_ELEMENTS = 1 << 17
 MIN_CHANNELS = 16
-# complex numbers between the rows of a transposed buffer: rows a power of two apart would share one set of the cache
+# complex numbers of padding after each row of a transposed buffer: rows a power of two apart would share one cache set
 ROW_GAP = 8
 
 
 def mix_head_fft(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, spectra_2N: Tensor, transpose: bool) -> None:
     """Write P x, or P^T x, of one head to y; computed in the dtype of the factors, whatever those of x and y.
 
-    spectra_2N: of the weights, see `half_spectra`.
+    spectra_2N: spectra of the weights, see `half_spectra`.
     """
     B, T, D = x_BTD.shape
     N = fft_size(T)
@@ -44,7 +44,7 @@ def mix_head_fft(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, spectra_2N: Te
         to_frequencies, to_time = to_time, to_frequencies
     heavy_M, windows_MT = heavy_columns(head)
 
-    # two neighbouring channels are one complex number: the weights are real, so neither hears of the other
+    # two neighbouring channels are one complex number: the weights are real, so the two do not mix
     C = min(D + D % 2, max(MIN_CHANNELS, CHUNK_ELEMENTS // N // 2 * 2))
     scaled_TC = before_T1.new_empty(T, C)
     pairs_TC = torch.view_as_complex(scaled_TC.view(T, C // 2, 2))
@@ -77,7 +77,7 @@ def mix_head_fft(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, spectra_2N: Te
 
 
 def _product_in_blocks(windows_MT: Tensor, x_TC: Tensor) -> Tensor:
-    """windows @ x with at most BLOCK_TERMS terms in a product, so that the error bound does not grow with T."""
+    """Return windows @ x with at most BLOCK_TERMS terms in a product, so that the error bound does not grow with T."""
     blocks = zip(windows_MT.split(BLOCK_TERMS, dim=1), x_TC.split(BLOCK_TERMS), strict=True)
     sums_MC = x_TC.new_zeros(windows_MT.shape[0], x_TC.shape[1])
     for windows, x in blocks:
@@ -93,5 +93,5 @@ def heavy_columns(head: HeadFactors) -> tuple[Tensor, Tensor]:
     T = head.weight_T.shape[0]
     # the columns ascend, so those at T and beyond come last
     heavy_M = head.heavy_M[: bisect.bisect_left(head.heavy_M.tolist(), T)]
-    # row T - column of the windows over the padded weights
+    # window number T - column over the weights with T zeros in front
     return heavy_M, F.pad(head.weight_T, (T, 0)).unfold(0, T, 1)[T - heavy_M]

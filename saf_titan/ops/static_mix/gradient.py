@@ -1,8 +1,8 @@
-"""Gradients of static mixing to the logits of a pattern, O(T log T).
+"""Gradients of static mixing with respect to the logits of a pattern, O(T log T).
 
 With S = alpha[j] + rho[i - j] and delta_i = dy_i . y_i the softmax gives dS[i, j] = P[i, j] (dy_i . v_j - delta_i);
 d alpha[j] sums it over column j and d rho[d] over the lag i - j = d. Both sums are correlations of (dy, v) and of
-(delta, 1), taken by FFT in fp64; heavy columns are added one by one.
+(delta, 1), computed by FFT in fp64; heavy columns are added one by one.
 Shapes: B batch, T time, H static heads, D head dim, M heavy columns, F frequencies.
 """
 
@@ -18,7 +18,7 @@ from saf_titan.ops.static_mix.fft import heavy_columns
 
 
 def pattern_gradient(dy_BTHD: Tensor, v_BTHD: Tensor, pattern: StaticPattern) -> tuple[Tensor, Tensor]:
-    """Return the gradients of <dy, P v> by alpha and rho: fp32, each of shape (H, T_fit), zero beyond T."""
+    """Return the gradients of <dy, P v> with respect to alpha and rho: fp32, (H, T_fit) each, zero beyond T."""
     T = v_BTHD.shape[1]
     dalpha_HT = torch.zeros(pattern.alpha_HT.shape, dtype=torch.float32, device=v_BTHD.device)
     drho_HT = torch.zeros_like(dalpha_HT)

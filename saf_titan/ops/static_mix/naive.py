@@ -1,4 +1,4 @@
-"""Static mixing by dense attention matrices: the definition, and the oracle of every faster path.
+"""Static mixing by dense attention matrices: the definition, which tests compare every faster path with.
 
 Shapes: B batch, T time, H static heads, D head dim.
 """
@@ -12,9 +12,10 @@ from saf_titan.ops.pattern import attention_rows
 
 
 def static_mix_naive(v_BTHD: Tensor, alpha_HT: Tensor, rho_HT: Tensor) -> Tensor:
-    """y[i] = sum_{j<=i} softmax_j(alpha[j] + rho[i - j]) v[j], in the dtype of alpha; differentiable in every argument.
+    """Return y[i] = sum_{j<=i} softmax_j(alpha[j] + rho[i - j]) v[j], shape (B, T, H, D), in the dtype of v.
 
-    alpha_HT, rho_HT may be longer than T; a T x T matrix per head is built. Returns (B, T, H, D) in the dtype of v.
+    alpha_HT, rho_HT may be longer than T. Computed in their dtype with a T x T matrix per head; differentiable in every
+    argument.
     """
     # autocast would round the product to 16 bits
     with torch.autocast(v_BTHD.device.type, enabled=False):

@@ -1,6 +1,6 @@
 """`static_mix`: the public function and the torch operator behind it.
 
-The operator is linear in the values, and its gradient is itself with `transpose` flipped: only the pattern is saved.
+The operator is linear in the values, and its gradient is itself with `transpose` flipped, so only the pattern is saved.
 Shapes: B batch, T time, H static heads, D head dim, M heavy columns.
 """
 
@@ -29,17 +29,16 @@ from saf_titan.ops.tiles import shared_memory_limit, toeplitz_tiles
 def static_mix(
     v_BTHD: Tensor, pattern: StaticPattern, *, cu_seqlens: Tensor | None = None, backend: str = "auto"
 ) -> Tensor:
-    """y[i] = sum_{j<=i} P[i, j] v[j] with P[i, j] = exp(alpha[j] + rho[i - j]) / Z_i, for each static head.
+    """Return y[i] = sum_{j<=i} P[i, j] v[j] with P[i, j] = exp(alpha[j] + rho[i - j]) / Z_i, for each static head.
 
     v_BTHD: fp32, bf16 or fp16, any strides, T <= T_fit (a shorter T is exact). Accumulates in fp32; deterministic.
     cu_seqlens: int tensor (documents + 1,): the bounds, from 0 to T, of documents packed into a batch of one. The
         pattern restarts at each document, and T_fit limits the longest document instead of T.
     backend: "auto" (on a CPU the fastest path of each head whose error bound allows it, see `explain`; on a GPU
-        "triton"), "fft", "fft64",
-        "gemm", "band", "sum", "naive" or "triton".
-    Returns (B, T, H, D), contiguous, in the dtype of v. It has gradients to v, of any order, and to the alpha and rho
-    that the pattern was prepared from, if they require grad; of first order there. Second derivatives by alpha and rho
-    and forward-mode derivatives raise NotImplementedError.
+        "triton"), "fft", "fft64", "gemm", "band", "sum", "naive" or "triton".
+    Returns (B, T, H, D), contiguous, in the dtype of v. It has gradients of any order to v, and gradients of first
+    order to the alpha and rho that the pattern was prepared from, if they require grad. Second derivatives by alpha and
+    rho and forward-mode derivatives raise NotImplementedError.
 
     Raises ValueError for shapes or dtypes that do not fit, for T > T_fit, and for a named backend whose error bound is
     too large or that cannot run on the device of v. On a GPU, wrong bounds of packed documents fail a device assertion.
@@ -64,7 +63,7 @@ def check_values(v_BTHD: Tensor, pattern: StaticPattern, cu_seqlens: Tensor | No
 
 
 def check_dtype(v_BTHD: Tensor) -> None:
-    """Raise ValueError unless static mixing takes values of this dtype."""
+    """Raise ValueError unless static mixing supports the dtype of v."""
     if v_BTHD.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise ValueError(f"v must be float32, bfloat16 or float16, but is {v_BTHD.dtype}")
 

@@ -1,7 +1,7 @@
-"""Choose, for each static head and length, the path that mixes it on a CPU, and say why.
+"""Choose, for each static head and length, the path that mixes it on a CPU, and give the reason.
 
-A path is taken only where its proven error bound (`certificate.py`) is small enough. Asking by name for a path whose
-bound is too large is an error.
+A path is taken only where its proven error bound (`certificate.py`) is small enough. It is an error to name a path
+whose bound is too large.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def choose_path(errors: dict[str, float], T: int, backend: str = "auto", *, comp
     if backend in ("naive", "triton"):
         return Choice(backend, "asked for")
     if backend != "auto":
-        # not >: NaN must refuse too
+        # written with <=, so that NaN is refused too
         if not errors[backend] <= ERROR_LIMIT:
             raise ValueError(
                 f"backend {backend!r} has an error bound of {errors[backend]:.1e} for this pattern, above the limit of "

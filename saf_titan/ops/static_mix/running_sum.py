@@ -1,7 +1,7 @@
 """Static mixing of one head by running sums: O(T), for weights that do not depend on the lag.
 
-In the gauge of the pattern such weights are one exponential of the lag, the last of `exponentials.py`; it goes into the
-two diagonal scalings. Sums are accumulated in fp64.
+In the gauge of the pattern such weights are one exponential of the lag, the last of `exponentials.py`, which becomes a
+part of the two diagonal scalings. Sums are accumulated in fp64.
 Shapes: B batch, T time, D head dim, R exponentials.
 """
 

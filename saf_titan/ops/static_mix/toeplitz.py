@@ -1,8 +1,8 @@
 """Static mixing of one head by dense matrix products over a Hankel strip: any pattern within the range of fp32.
 
 In reversed time a causal Toeplitz matrix becomes a Hankel matrix, tile[a, b] = g[x + a + b], so one strip of shifted
-copies of the weights serves every row block as a plain matrix view; and the transpose in natural time is the same
-product in reversed time.
+copies of the weights gives every row block as a plain matrix view. The transpose in natural time is the same product in
+reversed time.
 Shapes: B batch, T time, D head dim, X = B * D stacked columns.
 """
 
@@ -30,7 +30,7 @@ def mix_head_gemm(x_BTD: Tensor, y_BTD: Tensor, head: HeadFactors, transpose: bo
 
 
 def _causal_product(weight_T: Tensor, reversed_TX: Tensor) -> Tensor:
-    """y[t] = sum_{u<=t} weight[t - u] x[u], x given in reversed time."""
+    """Return y[t] = sum_{u<=t} weight[t - u] x[u], with x given in reversed time."""
     T, X = reversed_TX.shape
     rows = min(BLOCK_ROWS, T)
     # zeros in front of the weights are the causal mask
@@ -39,7 +39,7 @@ def _causal_product(weight_T: Tensor, reversed_TX: Tensor) -> Tensor:
     part_TX = reversed_TX.new_empty(rows, X)
     for start in range(0, T, rows):
         stop = min(T, start + rows)
-        # a short last block starts further into the strip: it has fewer rows of zeros to skip
+        # a short last block has fewer rows, so it starts further into the zeros of the strip
         skip = rows - (stop - start)
         weights, values_TX = strip[: stop - start, skip : skip + stop], reversed_TX[T - stop :]
         # one product for each BLOCK_TERMS keys: the error bound of a long sum in one product would grow with its length

@@ -44,7 +44,7 @@ def mix_triton(
     tiles: Tiles,
     cu_seqlens: Tensor | None = None,
 ) -> Tensor:
-    """P x, or P^T x, of each static head; head s reads x[:, :, kv_index[s]]. Returns (B, T, S, D), contiguous."""
+    """Return P x, or P^T x, of each static head, (B, T, S, D), contiguous; head s reads x[:, :, kv_index[s]]."""
     B, T, _, D = x_BTKD.shape
     S = pattern.num_heads
     pattern, documents = in_documents(pattern, T, cu_seqlens)
@@ -67,7 +67,7 @@ def mix_triton(
 def in_documents(
     pattern: StaticPattern, T: int, cu_seqlens: Tensor | None
 ) -> tuple[StaticPattern, DocumentTables | None]:
-    """The pattern with its scalings laid out over packed documents, and their tables."""
+    """Return the pattern with its scalings repeated for each packed document, and the tables of the documents."""
     if cu_seqlens is None:
         return pattern, None
     documents = for_kernels(T, pattern.T_fit, cu_seqlens, pattern.scale_HT.device)
@@ -78,7 +78,7 @@ def in_documents(
 def row_blocks(
     T: int, rows: int, documents: DocumentTables | None, ascending: bool = False
 ) -> tuple[Tensor | None, int]:
-    """The table of blocks where documents are packed, and the number of blocks."""
+    """Return the table of blocks, or None without packed documents, and the number of blocks."""
     if documents is None:
         return None, triton.cdiv(T, rows)
     blocks_W3 = documents.blocks(rows, ascending)
@@ -86,7 +86,7 @@ def row_blocks(
 
 
 def make_strip(pattern: StaticPattern, T: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Shifted copies of the weights for values of a dtype, and the number of lags that they hold, int32 (S,).
+    """Return shifted copies of the weights for values of a dtype, and the number of lags that they hold, int32 (S,).
 
     strip[s, r, x] = weight[x + r - (STRIP_PAD - 1)] for lags below the reach of a head, zero elsewhere. At 16 bits the
     lags beyond the reach of a pattern are below the rounding errors, and loops end there.
@@ -104,13 +104,13 @@ def make_strip(pattern: StaticPattern, T: int, dtype: torch.dtype) -> tuple[Tens
 def prescale(
     x_BTKD: Tensor, scale_ST: Tensor, kv_index_S: Tensor, column_multiple: int, extra_columns: int = 0
 ) -> Tensor:
-    """scale[s, t] x[b, t, kv_index[s], d] at [s, t, b D + d], zero beyond; rows and columns are whole tiles.
+    """Return scale[s, t] x[b, t, kv_index[s], d] at [s, t, b D + d], padded with zeros to whole tiles.
 
-    extra_columns: zeros that there must be at least after the B D columns.
+    extra_columns: the least number of columns of zeros after the B D columns.
     """
     B, T, _, D = x_BTKD.shape
     S = kv_index_S.shape[0]
-    # the kernel reads scalings and head numbers one beside the other
+    # the kernel reads scalings and head indices as contiguous arrays
     scale_ST = scale_ST.contiguous()
     rows = padded_time(T)
     columns = triton.cdiv(B * D + extra_columns, column_multiple) * column_multiple
@@ -125,7 +125,7 @@ def prescale(
 
 
 def prescale_heads(x_BTKD: Tensor, scale_ST: Tensor, kv_index_S: Tensor) -> Tensor:
-    """`prescale` for kernels that go head by head: whole tiles of the last head may be read."""
+    """Return `prescale` for kernels that go head by head and may read a whole tile of the last head."""
     D = x_BTKD.shape[3]
     width = sum(head_tiles(D))
     return prescale(x_BTKD, scale_ST, kv_index_S, column_multiple=width, extra_columns=width - D)
@@ -133,7 +133,7 @@ def prescale_heads(x_BTKD: Tensor, scale_ST: Tensor, kv_index_S: Tensor) -> Tens
 
 @triton.jit
 def find_block(blocks, i_block, i_first, T):
-    """Start and length of the document that a block of rows belongs to, and the first row of the block in it."""
+    """Return start and length of the document that a block of rows belongs to, and the block's first row in it."""
     start = tl.full([], 0, tl.int64)
     length = T
     if blocks is not None:
@@ -145,15 +145,15 @@ def find_block(blocks, i_block, i_first, T):
 
 @triton.jit
 def strip_rows(strip, i_s, o_a, ROWS: tl.constexpr, L, PAD: tl.constexpr, COPIES: tl.constexpr):
-    """Pointers [ROWS, 1] to where each row of a Hankel tile starts in the strip of head i_s, at the smallest lags."""
-    # row a is copy a % COPIES, read from a multiple of COPIES on
+    """Return pointers [ROWS, 1] to the start of each row of the Hankel tile of the smallest lags, in head i_s's strip."""
+    # row a is read from copy a % COPIES, starting at a multiple of COPIES
     copy = (i_s * COPIES + o_a % COPIES)[:, None] * L
     return strip + copy + (PAD - ROWS + o_a // COPIES * COPIES)[:, None]
 
 
 @triton.jit
 def load_rows(p_x, o_t, length, MASKED: tl.constexpr):
-    """Scaled values of the rows o_t; without a mask where the zeros behind a sequence are as long as a tile."""
+    """Load scaled values of the rows o_t. No mask is needed where at least a tile of zeros follows the sequence."""
     return tl.load(p_x, mask=(o_t < length)[:, None], other=0.0) if MASKED else tl.load(p_x)
 
 

@@ -47,7 +47,7 @@ def calibrate(
         forward: runs one batch through the model, once (with FSDP all ranks together). The caller puts the model
             in eval mode.
         group: process group of the ranks that share the work; None is the default group, or a single process.
-        positions, seed, source: recorded in `CalibrationRecord`; `positions` has the starts of the sequences of all ranks.
+        positions, seed, source: recorded in `CalibrationRecord`, with the positions of the sequences of all ranks.
         progress: called with (stage, done, total).
 
     Sequences are ordered by rank, then by batch. If rank r holds the r-th contiguous share of the sequences, the result
