@@ -12,13 +12,13 @@ from saf_titan.fields.errors import Conflict, nearest
 
 
 def conflicts(config: RunConfig, given: frozenset[str]) -> Iterator[Conflict]:
-    """All conflicts of a run; `given` are the dotted keys that were set by hand."""
+    """Yield all conflicts of a run; `given` are the dotted keys that the user set."""
     yield from _training(config)
     yield from _schedule(config)
     yield from _checkpoint(config)
     yield from generated_data_conflicts(config)
     if config.saf.step and {"saf.step", "saf.fraction"} <= given:
-        yield Conflict(("saf.step", "saf.fraction"), "excludes saf.fraction; give one of the two")
+        yield Conflict(("saf.step", "saf.fraction"), "cannot be given together with saf.fraction; give one of the two")
     elif config.saf.enable:
         yield from freeze_step_conflicts(config)
     flavors = SHAPES[config.model.family]
@@ -117,7 +117,7 @@ def _schedule(config: RunConfig) -> Iterator[Conflict]:
         yield Conflict(
             ("lr_scheduler.decay_ratio", *keys),
             f"its {round(scheduler.decay_ratio * length)} steps and the warmup's {scheduler.warmup_steps} "
-            f"exceed the schedule of {length} steps; 1.0 takes what the warmup leaves",
+            f"exceed the schedule of {length} steps; 1.0 decays in all steps after the warmup",
         )
 
 
@@ -127,7 +127,7 @@ def _circuits(config: RunConfig) -> Iterator[Conflict]:
         key = "qk_lr_ratio" if circuits.qk_lr_ratio != 1.0 else "qk_lr_schedule"
         yield Conflict(
             (f"circuits.{key}", "circuits.qk_lr_ratio", "circuits.qk_lr_schedule", "model.fuse_qkv"),
-            "a fused wqkv is one parameter, whose Q and K rows cannot have a learning rate of their own; set "
+            "a fused wqkv is one parameter, so its Q and K rows cannot have another learning rate than V; set "
             "model.fuse_qkv = false",
         )
     for group in circuits.group:
@@ -173,7 +173,7 @@ def _parallelism(config: RunConfig) -> Iterator[Conflict]:
             if degree > 1:
                 yield Conflict(
                     (f"parallelism.{name}_parallel_degree", "model.family", "model.fuse_qkv"),
-                    "must be 1: a model that can be frozen is shared over data alone; use the data_parallel degrees"
+                    "must be 1: a model that can be frozen has data parallelism only; use the data_parallel degrees"
                     + (", or set model.fuse_qkv = true for torchtitan's model" if config.model.family != "gpt" else ""),
                 )
         return
@@ -191,7 +191,7 @@ def _parallelism(config: RunConfig) -> Iterator[Conflict]:
     if degrees["pipeline"] > 1 and shape.tied:
         yield Conflict(
             ("parallelism.pipeline_parallel_degree", "model.flavor"),
-            "must be 1: this flavor ties the output matrix to the embedding, and the two would sit in different stages",
+            "must be 1: this flavor ties the output matrix to the embedding, and the two would be in different stages",
         )
     elif degrees["pipeline"] > shape.num_layers:
         yield Conflict(
@@ -209,7 +209,7 @@ def _checkpoint(config: RunConfig) -> Iterator[Conflict]:
     if config.checkpoint.initial_load_model_only and not config.checkpoint.initial_load_path:
         yield Conflict(
             ("checkpoint.initial_load_model_only", "checkpoint.initial_load_path"),
-            "has no effect without checkpoint.initial_load_path, the checkpoint to take the weights from",
+            "has no effect without checkpoint.initial_load_path, which names the checkpoint to take the weights from",
         )
     outside = [step for step in config.checkpoint.keep_steps if not 1 <= step <= config.training.steps]
     if outside:

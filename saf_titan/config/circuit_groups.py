@@ -1,4 +1,4 @@
-"""Learning rates by circuit: which parameters a rule means, and its factor over the course of training."""
+"""Learning rates by circuit: the parameters that a rule applies to, and its factor over the course of training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CIRCUITS = {
     "norm": "vectors of the norms",
     "embedding": "token and position embeddings, and the output matrix",
 }
-"""The circuits with a name."""
+"""The names of the circuits, each with its parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,24 +30,25 @@ class CircuitGroup:
     layers: tuple[int, ...] = ()
     """[first, last], both counted from 0 and included; on the command line first-last. []: all layers."""
     factor: Annotated[float, Range(above=0)] = 1.0
-    """Factor on the learning rate; linear, hold_then_ramp: at the start."""
+    """Factor on the learning rate. linear, hold_then_ramp: the factor at the start."""
     schedule: Literal["constant", "linear", "hold_then_ramp"] = "constant"
-    """constant: factor. linear: to factor_end in ramp_steps. hold_then_ramp: the same, after hold_steps."""
+    """constant: always factor. linear: from factor to factor_end in ramp_steps. hold_then_ramp: the same, after
+    hold_steps."""
     factor_end: Annotated[float, Range(above=0)] = 1.0
-    """linear, hold_then_ramp: the factor from the end of the ramp on."""
+    """linear, hold_then_ramp: the factor after the ramp."""
     hold_steps: Annotated[int, NOT_NEGATIVE] = 0
-    """hold_then_ramp: steps before the ramp."""
+    """hold_then_ramp: number of steps before the ramp."""
     ramp_steps: Annotated[int, NOT_NEGATIVE] = 0
-    """linear, hold_then_ramp: steps of the ramp."""
+    """linear, hold_then_ramp: number of steps of the ramp."""
 
     @property
     def name(self) -> str:
-        """How logs and metrics name the group: the match, and the layers if they are not all."""
+        """Name of the group in logs and metrics: the match, and the layers unless it has all."""
         return f"{self.match}[{self.layers[0]}-{self.layers[1]}]" if self.layers else self.match
 
     @classmethod
     def read(cls, text: str) -> dict[str, Any]:
-        """Read the command line's form into the values of a table; raise ValueError for what is not of that form."""
+        """Return the values of a table from the form of the command line. Raises ValueError if `text` is not of it."""
         # a regular expression may hold colons; the options never do
         match, colon, options = text.partition(":") if text.partition(":")[0] in CIRCUITS else text.rpartition(":")
         if not colon:
@@ -61,7 +62,7 @@ class CircuitGroup:
         return table
 
     def problem(self, num_layers: int) -> str | None:
-        """Say what makes the group impossible for a model of this many layers; None if nothing does."""
+        """Return why the group is impossible in a model of this many layers; None if it is possible."""
         if self.match not in CIRCUITS:
             try:
                 re.compile(self.match)

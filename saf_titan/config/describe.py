@@ -16,28 +16,28 @@ EXAMPLES = (
     ("124m_4k_saf25", "124M parameters, a quarter of the heads frozen half-way"),
     ("1b_8k_saf25", "983M parameters, 4 to 32 GPUs"),
 )
-"""Some of the run configurations that come with the package, each with what it is."""
+"""Some of the run configurations that come with the package, each with a description."""
 
 _USAGE = """\
 usage: python -m saf_titan.train --config FILE [--dry-run] [--section.key VALUE ...]
        torchrun --nproc_per_node N -m saf_titan.train --config FILE [--section.key VALUE ...]
 
-    --config FILE            TOML file of the run, or the name of a configuration that comes with the package; the
-                             values below are the defaults of what it leaves out
+    --config FILE            TOML file of the run, or the name of a configuration that comes with the package; keys
+                             that it leaves out have the defaults below
     --section.key VALUE      replaces a value of the file; VALUE is TOML, and a string needs no quotes
-    --dry-run                say what the run would be, look at its data, and stop; WORLD_SIZE=N in the environment
-                             stands for the number of ranks
+    --dry-run                describe the run, check its data, and stop; WORLD_SIZE=N in the environment sets the
+                             number of ranks
     --help                   print this text
 
 environment:
     SAF_TITAN_DEVICE=cpu     train on the CPU of a machine that has an accelerator
 
-A folder (dump_folder) that holds checkpoints of the run is resumed. Exit status: 0 done or stopped on request,
-1 failed, 2 the configuration, the data or the command line is wrong."""
+If the folder of the run (dump_folder) has checkpoints, the run resumes from the newest. Exit status: 0 done or stopped
+on request, 1 failed, 2 the configuration, the data or the command line is wrong."""
 
 
 def help_text() -> str:
-    """Usage and environment, then every key with its default, what it takes, and its documentation."""
+    """Return the usage and the environment, then every key with its default, its values and its documentation."""
     run = RunConfig()
     lines: list[str] = [_USAGE, "", "configurations, for example:"]
     lines += [f"    {name:<24} {what}" for name, what in EXAMPLES]
@@ -61,7 +61,7 @@ def _entry(option: str, hint: Any, default: Any, doc: str) -> list[str]:
 
 
 def to_toml(config: RunConfig) -> str:
-    """The run with every key written out; `load_config` reads it back to an equal `RunConfig`."""
+    """Return a run with every key as TOML; `load_config` reads it back to an equal `RunConfig`."""
     lines = [f"dump_folder = {to_toml_value(config.dump_folder)}"]
     for field in dataclasses.fields(config):
         section = getattr(config, field.name)

@@ -12,7 +12,7 @@ from saf_titan.saf.fit.registry import CONTENTS, DENSE_CONTENTS
 
 
 def freeze_step_conflicts(config: RunConfig) -> Iterator[Conflict]:
-    """The moment of the freeze against the length of the run."""
+    """Yield conflicts between the step of the freeze and the length of the run."""
     saf, steps = config.saf, config.training.steps
     key = "saf.step" if saf.step else "saf.fraction"
     if not 1 <= config.freeze_step <= steps:
@@ -27,21 +27,21 @@ def freeze_step_conflicts(config: RunConfig) -> Iterator[Conflict]:
         if getattr(saf, name):
             yield Conflict(
                 (f"saf.{name}", key, "training.steps"),
-                "is for the training behind a freeze, and there is none behind the last step; leave it out",
+                "is for training after a freeze, and there is none after the last step; leave it out",
             )
     if saf.schedule != "once":
         yield Conflict(
-            ("saf.schedule", key, "training.steps"), 'needs steps behind the first freeze; set saf.schedule = "once"'
+            ("saf.schedule", key, "training.steps"), 'needs steps after the first freeze; set saf.schedule = "once"'
         )
 
 
 def frozen_head_conflicts(config: RunConfig) -> Iterator[Conflict]:
-    """Which heads, how many, and what takes their place, against the model; its flavor must exist."""
+    """Yield conflicts between the model, whose flavor must exist, and the number, names and patterns of its heads."""
     saf, shape = config.saf, config.shape
     if config.model.fuse_qkv:
         yield Conflict(
             ("saf.enable", "model.fuse_qkv"),
-            "needs attention that can hold static heads, which a fused wqkv cannot; set model.fuse_qkv = false",
+            "needs attention with separate wq, wk and wv, which can have static heads; set model.fuse_qkv = false",
         )
     yield from _freeze_schedule(config)
     outside = [layer for layer in saf.exclude_layers if not 0 <= layer < shape.num_layers]
@@ -64,7 +64,7 @@ def frozen_head_conflicts(config: RunConfig) -> Iterator[Conflict]:
     if wanted > available and saf.on_shortfall == "error":
         yield Conflict(
             ("saf.rate", "saf.exclude_layers", "saf.max_per_layer", "model.flavor"),
-            f"asks for {wanted} of {total} heads, and saf.exclude_layers and saf.max_per_layer leave {available}; "
+            f"asks for {wanted} of {total} heads, but saf.exclude_layers and saf.max_per_layer leave {available}; "
             'lower the rate, or set saf.on_shortfall = "warn"',
         )
 
@@ -82,7 +82,7 @@ def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
         if value and not CONTENTS[saf.content].is_compact:
             yield Conflict(
                 (f"saf.{name}", "saf.content"),
-                f'needs patterns of two vectors a head, which saf.content = "{saf.content}" has not',
+                f'needs patterns of two vectors per head, which saf.content = "{saf.content}" does not have',
             )
     if saf.content in DENSE_CONTENTS:
         num_static = head_count(total, saf.rate, saf.rounding)
@@ -96,7 +96,7 @@ def _freeze_schedule(config: RunConfig) -> Iterator[Conflict]:
     if saf.pattern_lr and config.training.cuda_graphs:
         yield Conflict(
             ("saf.pattern_lr", "training.cuda_graphs"),
-            "changes patterns at every step, which a captured graph does not see; set training.cuda_graphs = false",
+            "changes patterns at every step, but a captured graph keeps the old ones; set training.cuda_graphs = false",
         )
 
 
@@ -123,7 +123,7 @@ def _listed_heads(config: RunConfig, wanted: int) -> Iterator[Conflict]:
     elif saf.heads and len(saf.heads) != wanted:
         yield Conflict(
             ("saf.heads", "saf.rate"),
-            f"holds {len(saf.heads)} heads, and saf.rate = {saf.rate:g} asks for {wanted}; make them agree",
+            f"holds {len(saf.heads)} heads, but saf.rate = {saf.rate:g} asks for {wanted}; make them agree",
         )
     if saf.heads and saf.schedule != "once":
         yield Conflict(("saf.heads", "saf.schedule"), 'is for one freeze; set saf.schedule = "once"')

@@ -9,7 +9,7 @@ from saf_titan.fields.errors import Conflict
 
 
 def generated_data_conflicts(config: RunConfig) -> Iterator[Conflict]:
-    """The keys of [data] and [validator] against the kind of data."""
+    """Yield conflicts between the keys of [data] and [validator] and the kind of data."""
     data, validator = config.data, config.validator
     for kind, names in (("mqar", MQAR_KEYS), ("class_tokens", CLASS_TOKEN_KEYS)):
         for name in names if data.kind != kind else ():
@@ -29,12 +29,13 @@ def generated_data_conflicts(config: RunConfig) -> Iterator[Conflict]:
         yield Conflict(("data.verify", "data.kind"), "is for files; generated sequences have none")
     if config.saf.enable and config.saf.calibration_split == "train":
         yield Conflict(
-            ("saf.calibration_split", "data.kind"), "is for token files; generated calibration sequences are new ones"
+            ("saf.calibration_split", "data.kind"), "is for token files; generated calibration sequences are always new"
         )
     for name in ("tensor", "pipeline", "context"):
         if getattr(config.parallelism, f"{name}_parallel_degree") > 1:
             yield Conflict(
-                (f"parallelism.{name}_parallel_degree", "data.kind"), "must be 1: answers are counted over data alone"
+                (f"parallelism.{name}_parallel_degree", "data.kind"),
+                "must be 1: right answers are counted with data parallelism only",
             )
     if config.saf.enable and max(validator.lengths, default=0) > config.training.seq_len:
         yield Conflict(
@@ -50,18 +51,18 @@ def _mqar(config: RunConfig) -> Iterator[Conflict]:
     if 3 * pairs > length:
         yield Conflict(
             ("data.pairs", "training.seq_len"),
-            f"need {3 * pairs} tokens, and training.seq_len = {length}; pairs and queries take three tokens each",
+            f"need {3 * pairs} tokens, but training.seq_len = {length}; a pair and its query take three tokens",
         )
     for cell_length, cell_pairs in config.validation_cells:
         if cell_pairs < 1 or 3 * cell_pairs > cell_length:
             yield Conflict(
                 ("validator.pairs", "validator.lengths", "data.pairs", "training.seq_len"),
-                f"{cell_pairs} pairs do not go into {cell_length} tokens; pairs and queries take three tokens each",
+                f"{cell_pairs} pairs do not fit into {cell_length} tokens; a pair and its query take three tokens",
             )
             return
         if FIRST_EVALUATION_SEED + cell_length + cell_pairs == config.data.seed:
             yield Conflict(
-                ("data.seed",), "is the seed of the sequences to validate on (800001 + length + pairs); take another"
+                ("data.seed",), "is the seed of the validation sequences (800001 + length + pairs); choose another"
             )
 
 

@@ -15,38 +15,38 @@ FIRST_EVALUATION_SEED = 800_001
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedData:
-    """What the generators of rust_data need beside training.seq_len and data.seed."""
+    """Settings that the generators of rust_data need beside training.seq_len and data.seed."""
 
     kind: Literal["tokens", "mqar", "class_tokens"] = "tokens"
-    """tokens: the ids in `path`. mqar: multi-query associative recall. class_tokens: sequences whose class shows in
-    their tokens, asked for at the last position. The last two are generated in memory, row after row, and are trained
-    and validated on the labelled positions alone; `path` is not read."""
+    """tokens: the ids in `path`. mqar: multi-query associative recall. class_tokens: each sequence has a class, which
+    its tokens show and which the model predicts at the last position. The last two are generated in memory, row after
+    row, and are trained and validated on the labelled positions alone; `path` is not read."""
     pairs: Annotated[int, POSITIVE] = 8
-    """mqar: key-value pairs of a sequence, and queries."""
+    """mqar: number of key-value pairs in a sequence, and of queries."""
     power_a: Annotated[float, Range(above=0, high=10)] = 0.01
-    """mqar: position g behind the pairs holds a query with weight (g + 1)^(power_a - 1); 1 is uniform."""
+    """mqar: position g after the pairs holds a query with weight (g + 1)^(power_a - 1); 1 is uniform."""
     classes: Annotated[int, POSITIVE] = 4
-    """class_tokens: number of classes. The token to predict for class k is the k-th behind all others."""
+    """class_tokens: number of classes. The token to predict for class k is the k-th after all other tokens."""
     distinct: Annotated[int, POSITIVE] = 1
-    """class_tokens: token types of each class."""
+    """class_tokens: number of token types of each class."""
     common: Annotated[int, NOT_NEGATIVE] = 16
-    """class_tokens: token types of no class."""
+    """class_tokens: number of token types of no class."""
     gamma: Annotated[float, FRACTION] = 0.0
     """class_tokens: probability that a token of the context is one of its class. Give gamma or counts."""
     counts: tuple[int, ...] = ()
     """class_tokens: [M, N], distinct and common tokens of each context; training.seq_len is then M + N + 1."""
     deterministic: bool = False
-    """class_tokens with counts: types and classes take turns."""
+    """class_tokens with counts: token types and classes are taken in turn instead of drawn."""
     query_per_class: bool = False
     """class_tokens: a query token for each class instead of one for all."""
 
     @property
     def is_generated(self) -> bool:
-        """Sequences are made as they are needed, and not read."""
+        """Whether sequences are generated when they are needed, and not read from files."""
         return self.kind != "tokens"
 
     @property
     def generated_vocabulary(self) -> int:
-        """class_tokens: token types of the context, queries, and one answer for each class."""
+        """class_tokens: number of ids, for token types of the context, queries, and one answer for each class."""
         queries = self.classes if self.query_per_class else 1
         return self.classes * self.distinct + self.common + queries + self.classes

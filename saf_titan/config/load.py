@@ -1,7 +1,7 @@
-"""Makes a checked `RunConfig` from a TOML file and command-line overrides.
+"""Make a checked `RunConfig` from a TOML file and command-line overrides.
 
-Each key is remembered with its source. So every fault is reported where its author can mend it, also one between a key
-of the file and a key of the command line.
+Each value is stored with its source, so that every fault is reported where the user can correct it, also a conflict
+between a key of the file and a key of the command line.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ from saf_titan.fields.errors import COMMAND_LINE, ConfigError, Problem, nearest
 
 
 class Setting(NamedTuple):
-    """A value somebody wrote, and where."""
+    """A value that the user gave, and the place where it was given."""
 
     value: Any
     source: str
@@ -47,12 +47,12 @@ _REPLACED = {
 
 
 class Table(NamedTuple):
-    """Settings that are no file of their own, such as an arm of a study: they replace values of the file."""
+    """Settings that replace values of the run's file, such as those of an arm of a study."""
 
     values: dict[str, Any]
-    """As a TOML file holds them: sections are dicts."""
+    """The settings as in a TOML file: sections are dicts."""
     source: str
-    """Where they stand, for errors."""
+    """Where the settings were given, for error messages."""
 
 
 def load_config(path: str | Path | None, overrides: Sequence[str] = (), *, tables: Sequence[Table] = ()) -> RunConfig:
@@ -62,8 +62,8 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = (), *, table
         path: TOML file, or the name of one that comes with the package; None for the defaults.
         overrides: command-line words, `--section.key value` or `--section.key=value`. Values are TOML; a string needs
             no quotes.
-        tables: settings that replace those of the file, later ones those of earlier ones; the command line replaces
-            them all.
+        tables: settings that replace those of the file; later tables replace earlier ones, and the command line
+            replaces all.
 
     Raises:
         ConfigError: all faults of file, tables and command line together.
@@ -76,7 +76,7 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = (), *, table
     settings: dict[str, Setting] = {}
     for layer in layers:
         for key in layer:
-            # the freeze has two spellings; a layer replaces whichever an earlier one uses
+            # saf.step and saf.fraction say the same: a later layer with one of them replaces the other
             other = {"saf.step": "saf.fraction", "saf.fraction": "saf.step"}.get(key)
             if other in settings and other not in layer:
                 del settings[other]
@@ -93,7 +93,7 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = (), *, table
     faulty = {problem.key for problem in problems}
     sources = [str(path or COMMAND_LINE), *(table.source for table in tables), COMMAND_LINE]
     for conflict in conflicts(config, frozenset(values)):
-        # a value that could not be read stands at its default here, and so does all of a file (key "")
+        # a value that could not be read has its default here (key "": all values of a file), so it proves no conflict
         if "" not in faulty and faulty.isdisjoint(conflict.keys):
             problems.append(_located(conflict.keys, conflict.message, config, settings, sources))
     if problems:
@@ -213,7 +213,7 @@ def _build(values: dict[str, Any], name: str) -> RunConfig:
 def _located(
     keys: tuple[str, ...], message: str, config: RunConfig, settings: dict[str, Setting], sources: Sequence[str]
 ) -> Problem:
-    """Return a conflict as a problem of its first key, in the last of the `sources` that sets any of its keys."""
+    """Return a conflict as a problem of its first key, in the last of the `sources` that gives any of its keys."""
     setters = {settings[key].source for key in keys if key in settings}
     value = _shown(_value_of(config, keys[0])) + ("" if keys[0] in settings else " (default)")
     source = next((source for source in reversed(sources) if source in setters), sources[0])

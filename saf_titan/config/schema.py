@@ -24,10 +24,10 @@ from saf_titan.config.shapes import SHAPES, ModelShape
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
-    """One run, a section a field. Values are kept as given: properties resolve a 0 that stands for another value."""
+    """One run, with a field for each section. Values are kept as given; properties resolve a 0 that means a default."""
 
     dump_folder: str = ""
-    """Folder of everything the run writes. Empty: outputs/<name of the configuration file>."""
+    """Folder of everything that the run writes. Empty: outputs/<name of the configuration file>."""
     model: ModelSection = field(default_factory=ModelSection)
     data: DataSection = field(default_factory=DataSection)
     training: TrainingSection = field(default_factory=TrainingSection)
@@ -74,11 +74,11 @@ class RunConfig:
 
     @property
     def freezes_at_end(self) -> bool:
-        """Heads are frozen after the last step, and the run ends with them."""
+        """Whether heads are frozen after the last step, so that no training follows."""
         return self.saf.enable and self.freeze_step == self.training.steps
 
     def tokens_per_step(self, data_parallel: int) -> int:
-        """Tokens in one optimizer step of all `data_parallel` ranks that read different sequences."""
+        """Return the tokens in one optimizer step, over the `data_parallel` ranks that read different sequences."""
         training = self.training
         local = training.local_batch_size * data_parallel
         sequences = training.global_batch_size if training.global_batch_size > 0 else local
@@ -93,12 +93,12 @@ class RunConfig:
 
     @property
     def max_seq_len(self) -> int:
-        """Length of the longest sequence that the model is to see."""
+        """Length of the longest sequence that the model must support, in training and validation."""
         return max((self.training.seq_len, *self.validator.lengths))
 
     @property
     def data_source(self) -> str:
-        """What the sequences are of, for logs and records."""
+        """Where the sequences come from, as text for logs and records."""
         data = self.data
         if data.kind == "mqar":
             return f"generated mqar, {data.pairs} pairs in {self.training.seq_len} tokens"
@@ -111,7 +111,7 @@ class RunConfig:
 
     @property
     def calibration_batch_size(self) -> int:
-        """Sequences a rank calibrates at once."""
+        """Sequences that a rank calibrates at once."""
         return self.saf.calibration_batch_size or self.training.local_batch_size
 
     @property
@@ -133,5 +133,5 @@ class RunConfig:
 
     @property
     def scales_qk(self) -> bool:
-        """The QK circuit has, at some step, a learning rate of its own."""
+        """Whether the QK circuit has a learning rate of its own at some step."""
         return self.circuits.qk_lr_schedule != "constant" or self.circuits.qk_lr_ratio != 1.0

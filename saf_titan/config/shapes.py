@@ -10,20 +10,20 @@ from functools import partial
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
-    """What the head and layer numbers of a run refer to."""
+    """Sizes of a model."""
 
     num_layers: int
     num_heads: int
     """Query heads of a layer."""
     num_kv_heads: int
-    """Kv heads of a layer, each shared by as many query heads."""
+    """Kv heads of a layer, each shared by the same number of query heads."""
     head_dim: int
     dim: int
     """Width of the residual stream."""
     vocab_size: int
     """Rows of the embedding."""
     tied: bool
-    """The output matrix is the token embedding."""
+    """Whether the output matrix is the token embedding."""
 
     @property
     def total_heads(self) -> int:
@@ -41,7 +41,7 @@ def _shape(
     vocab_size: int,
     head_dim: int | None = None,
 ) -> ModelShape:
-    """``head_dim``: by default, heads share the width."""
+    """``head_dim``: dim / num_heads by default."""
     return ModelShape(
         num_layers=num_layers,
         num_heads=num_heads,
@@ -91,4 +91,4 @@ FAMILIES: dict[str, str] = {
     family: f"{'our own decoder' if family == 'gpt' else 'of torchtitan'}; flavors {', '.join(flavors)}"
     for family, flavors in SHAPES.items()
 }
-"""What help says of each family."""
+"""Description of each family in --help."""

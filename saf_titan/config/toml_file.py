@@ -1,4 +1,4 @@
-"""A TOML file as a dict, or a problem that says why it is none."""
+"""Read a TOML file as a dict, or report why it cannot be read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from saf_titan.fields.errors import Problem, nearest
 
 
 def read_toml(path: Path, problems: list[Problem], packaged_in: Path = FOLDER) -> dict[str, Any]:
-    """Read a file. What is wrong with it is added to `problems`, and the result is then empty.
+    """Return the values of a file. If it cannot be read, add the reason to `problems` and return an empty dict.
 
     packaged_in: folder of the files whose names are suggested in place of a file that does not exist.
     """

@@ -1,4 +1,4 @@
-"""Whether a run can be shared by the ranks it was started on, and how its calibration sequences are."""
+"""Check that a run can be shared by the ranks it was started on, and share its calibration sequences."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from saf_titan.fields.errors import ConfigError, Problem
 
 
 def world_size_of(environment: Mapping[str, str]) -> int:
-    """Return the number of ranks that a launcher has set, 1 without a launcher; raise `ConfigError` for no number."""
+    """Return the number of ranks that a launcher has set, 1 without a launcher. Raises ConfigError if it is invalid."""
     text = environment.get("WORLD_SIZE", "1")
     if not text.isdigit() or int(text) < 1:
         raise ConfigError([Problem("environment", "WORLD_SIZE", text, "must be a number of ranks, 1 or more")])
@@ -20,7 +20,7 @@ def calibration_sequences(config: RunConfig, data_parallel: int) -> int:
 
 
 def check_world_size(config: RunConfig, world_size: int) -> None:
-    """Raise `ConfigError` unless the run can be shared by `world_size` ranks."""
+    """Raise ConfigError unless the run can be shared by `world_size` ranks."""
     degrees = config.parallelism
     others = (
         degrees.data_parallel_replicate_degree
@@ -32,13 +32,13 @@ def check_world_size(config: RunConfig, world_size: int) -> None:
     ranks = f"{world_size} rank" + ("s" if world_size > 1 else "")
     if shard == -1 and world_size % others:
         raise _world_error(
-            "parallelism.data_parallel_shard_degree", shard, f"{ranks} cannot be divided by the other degrees' {others}"
+            "parallelism.data_parallel_shard_degree", shard, f"{ranks} cannot be divided by the other degrees, {others}"
         )
     if shard > 0 and shard * others != world_size:
         raise _world_error(
             "parallelism.data_parallel_shard_degree",
             shard,
-            f"the degrees need {shard * others} ranks, and there are {world_size}",
+            f"the degrees need {shard * others} ranks, but there are {world_size}",
         )
     data_parallel = data_parallel_size(config, world_size)
     per_round = config.training.local_batch_size * data_parallel
@@ -55,7 +55,7 @@ def check_world_size(config: RunConfig, world_size: int) -> None:
 
 
 def data_parallel_size(config: RunConfig, world_size: int) -> int:
-    """Number of ranks that read different sequences."""
+    """Return the number of ranks that read different sequences."""
     degrees = config.parallelism
     return world_size // (
         degrees.tensor_parallel_degree * degrees.pipeline_parallel_degree * degrees.context_parallel_degree
@@ -73,7 +73,7 @@ def _check_calibration(config: RunConfig, data_parallel: int) -> None:
             "saf.calibration_batch_size",
             batch,
             f"leaves {solved_on} of {sequences} calibration sequences beside the last batch of each "
-            "rank, and saf.compensate needs two to solve on; "
+            "rank, but saf.compensate needs two to solve new weights on; "
             + ("lower it, or raise saf.calibration_sequences" if batch > 1 else "raise saf.calibration_sequences"),
         )
 

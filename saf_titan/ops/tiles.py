@@ -62,7 +62,7 @@ QUERY_TILES = (
     Tiles(64, 64, 64, 4, 2),
     Tiles(64, 32, 32, 4, 2),
 )
-# fp16: a product of static heads is three TF32 products of operands split in registers, for which narrow tiles are best.
+# fp16: a product of static heads is three TF32 products of operands split in registers; narrow tiles are best for it.
 FORWARD_TILES_FP16 = {"most": Tiles(128, 32, 32, 8, 2), "wide": Tiles(64, 32, 32, 4, 2)}
 KEY_TILES_FP16 = {"most": Tiles(32, 128, 32, 8, 2), "wide": Tiles(32, 64, 32, 4, 2), "group": Tiles(16, 128, 16, 8, 2)}
 # fp32: there are no matrix instructions for exact products, and a thread unrolls its share of a tile. The Toeplitz

@@ -145,7 +145,7 @@ def find_block(blocks, i_block, i_first, T):
 
 @triton.jit
 def strip_rows(strip, i_s, o_a, ROWS: tl.constexpr, L, PAD: tl.constexpr, COPIES: tl.constexpr):
-    """Return pointers [ROWS, 1] to the start of each row of the Hankel tile of the smallest lags, in head i_s's strip."""
+    """Return pointers [ROWS, 1] to the starts of the rows of the Hankel tile of the smallest lags, for head i_s."""
     # row a is read from copy a % COPIES, starting at a multiple of COPIES
     copy = (i_s * COPIES + o_a % COPIES)[:, None] * L
     return strip + copy + (PAD - ROWS + o_a // COPIES * COPIES)[:, None]
