@@ -1,12 +1,11 @@
-"""Text that a checkpoint writes, with a cache made for static heads.
+"""Write text with a checkpoint, using a cache made for static heads.
 
     python -m saf_titan.generate RUN_DIR --prompt "The history of"
     python -m saf_titan.generate RUN_DIR/checkpoint/step-300 --prompts prompts.txt --temperature 0.8 --top-k 50
     python -m saf_titan.generate HF_DIR --prompt "The history of" --max-new-tokens 200 --stream
 
 A run's folder stands for its newest checkpoint. HF_DIR is a folder of transformers, for example one that
-`python -m saf_titan.hf freeze` wrote, or a .gguf file. What is said about the work goes to standard error, the texts
-alone to standard output.
+`python -m saf_titan.hf freeze` wrote, or a .gguf file. The texts go to standard output, all messages to standard error.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ def write_texts(args: argparse.Namespace) -> int:
     sampling = Sampling(temperature=args.temperature, top_k=args.top_k, top_p=args.top_p, seed=args.seed)
     prompts = _read_prompts(args)
     if args.stream and len(prompts) > 1:
-        raise ValueError(f"--stream shows one text as it grows, and there are {len(prompts)} prompts; leave one out")
+        raise ValueError(f"--stream shows one text as it grows, but there are {len(prompts)} prompts; omit --stream")
     if sampling.temperature == 0:
         note_unused(args, ["top_k", "top_p", "seed"], "at --temperature 0, which takes the likeliest token")
     if not args.path.exists():
         raise ValueError(f"{args.path} does not exist: give a checkpoint, a run's folder or a folder of transformers")
-    # torch takes long to import, and small mistakes come first
+    # the import of torch is slow, so simple mistakes are reported before it
     from saf_titan.generate.transformers import is_transformers_model
 
     write = _write_by_transformers if is_transformers_model(args.path) else _write_by_checkpoint
@@ -55,7 +54,7 @@ def _write_by_transformers(args: argparse.Namespace, prompts: list[str], samplin
         ("--explain", args.explain),
     ):
         if value:
-            raise ValueError(f"{option} is for checkpoints of this trainer, and {args.path} is a model of transformers")
+            raise ValueError(f"{option} is for checkpoints of this trainer, but {args.path} is a model of transformers")
     note_unused(args, ["batch_size"], "on a model of transformers, which writes one text after the other")
     model = TransformersModel(args.path, args.dtype)
     model.require_length(prompts, args.max_new_tokens)
@@ -81,7 +80,7 @@ def _write_by_checkpoint(args: argparse.Namespace, prompts: list[str], sampling:
         note_unused(args, ["batch_size"], "on a single prompt")
     source = find_source(args.path, args.config)
     tokenizer = find_tokenizer(Path(source.run.data.path), args.tokenizer, vocab_size=source.run.shape.vocab_size)
-    # the end of one document is where the next one begins
+    # an empty prompt becomes the token between two documents, after which a new document begins
     ids = [tokenizer.encode(prompt).tolist() or [tokenizer.eot] for prompt in prompts]
     needed = tokens_needed(ids, args.max_new_tokens)
     model = load_for_generation(source, length=needed, extrapolate=args.extrapolate, dtype=args.dtype)
@@ -138,7 +137,7 @@ def _write_by_checkpoint(args: argparse.Namespace, prompts: list[str], sampling:
 
 
 class _GrowingText:
-    """Writes bytes as text as soon as their characters are whole."""
+    """Writes bytes as text as soon as their characters are complete."""
 
     def __init__(self, out: TextIO) -> None:
         self._out, self._decoder = out, codecs.getincrementaldecoder("utf-8")("replace")
@@ -158,10 +157,10 @@ def _read_prompts(args: argparse.Namespace) -> list[str]:
         text = args.prompts.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{args.prompts} is not UTF-8 text ({error.reason} at byte {error.start})") from error
-    # by line feeds alone: splitlines would cut a prompt at other separators as well
+    # split at line feeds only: splitlines would split a prompt at other separators as well
     prompts: list[str] = text.removesuffix("\n").split("\n")
     if not text:
-        raise ValueError(f"{args.prompts} is empty: give one prompt a line")
+        raise ValueError(f"{args.prompts} is empty: give one prompt per line")
     return prompts
 
 
@@ -178,11 +177,13 @@ def parser() -> argparse.ArgumentParser:
     main.add_argument("path", type=Path, metavar="CHECKPOINT|DIR")
     given = main.add_mutually_exclusive_group(required=True)
     given.add_argument("--prompt", metavar="TEXT", help='how the text begins; "" begins a new document')
-    given.add_argument("--prompts", type=Path, metavar="FILE", help="UTF-8 file with one prompt a line")
-    main.add_argument("--max-new-tokens", type=count, default=100, metavar="N", help="default: 100")
+    given.add_argument("--prompts", type=Path, metavar="FILE", help="UTF-8 file with one prompt per line")
+    main.add_argument("--max-new-tokens", type=count, default=100, metavar="N", help="tokens to add; default: 100")
     main.add_argument("--temperature", type=float, default=1.0, metavar="X", help="0: the likeliest token; default: 1")
-    main.add_argument("--top-k", type=whole, default=0, metavar="K", help="of the K likeliest tokens; 0: of all")
-    main.add_argument("--top-p", type=float, default=1.0, metavar="P", help="of the likeliest with probability P")
+    main.add_argument("--top-k", type=whole, default=0, metavar="K", help="draw from the K likeliest tokens; 0: all")
+    main.add_argument(
+        "--top-p", type=float, default=1.0, metavar="P", help="draw from the fewest tokens with probability P together"
+    )
     main.add_argument("--seed", type=whole, default=0, metavar="N", help="prompt i draws with seed N + i; default: 0")
     main.add_argument("--stream", action="store_true", help="show the text while it grows")
     main.add_argument("--batch-size", type=count, default=16, metavar="N", help="prompts at a time; default: 16")
@@ -190,7 +191,7 @@ def parser() -> argparse.ArgumentParser:
     main.add_argument(
         "--extrapolate", action="store_true", help="allow texts longer than the patterns and positions; costs quality"
     )
-    main.add_argument("--explain", action="store_true", help="say how each static head decodes, and why")
+    main.add_argument("--explain", action="store_true", help="print how each static head decodes, and why")
     main.add_argument("--config", type=Path, metavar="FILE", help="TOML file of the run; default: the run's own")
     main.add_argument("--tokenizer", metavar="NAME|FILE", help="default: that of the run's corpus")
     main.set_defaults(run=write_texts)
@@ -198,7 +199,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command line; the exit status is 2, after one line, for whatever the user can mend."""
+    """Run a command line and return its exit status: 2, after a message of one line, for a mistake of the user."""
     return run_command(parser(), argv)
 
 

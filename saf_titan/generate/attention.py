@@ -1,6 +1,6 @@
-"""The attention layer of a model with a cache: it takes the layer's place while text is generated.
+"""An attention layer with a cache, which replaces a layer of the model while text is generated.
 
-Shapes: B sequences, T time, C model width, H query heads, U live heads, S static heads, K kv heads, G query heads of a
+Shapes: B sequences, T time, C model width, H query heads, U live heads, S static heads, K kv heads, G query heads per
 kv head, N keys of a query, D head dim.
 """
 
@@ -22,7 +22,7 @@ from saf_titan.ops.pattern import StaticPattern
 
 
 class CachedAttention(nn.Module):
-    """Computes what `attention` would: whole prompts first, then one token a sequence at a time."""
+    """Computes the same as `attention`: first for whole prompts, then for one token of each sequence at a time."""
 
     def __init__(self, attention: SAFAttention, progress: Progress, *, states: bool = True) -> None:
         """states: let static heads decode from a state of fixed size where their certificate allows."""
@@ -43,7 +43,7 @@ class CachedAttention(nn.Module):
         self._states: DecayingSums | None = None
 
     def forward(self, x_BTC: Tensor, attention_masks: object, positions: Tensor | None = None) -> Tensor:
-        """x [B, T, C] -> [B, T, C]: whole prompts, or one token a sequence."""
+        """Return the output [B, T, C] for whole prompts, or for one token of each sequence (T = 1)."""
         assert attention_masks is None
         q_BTUD, k_BTKD, v_BTKD = self.attention.qkv_linear.project(x_BTC, self._weights)
         if v_BTKD is None:
@@ -63,7 +63,7 @@ class CachedAttention(nn.Module):
         return sum(part.num_bytes for part in parts if part is not None)
 
     def start(self, k_BTKD: Tensor | None, v_BTKD: Tensor) -> None:
-        """Fill the cache with the prompts' keys, of the kv heads that live heads read, and their values."""
+        """Fill the cache with the values of the prompts, and with the keys of those kv heads that live heads read."""
         layout, places, capacity = self.layout, self._places, self._progress.capacity
         self.use(
             None if k_BTKD is None else Store.of_prompts(k_BTKD, capacity),
@@ -91,11 +91,11 @@ class CachedAttention(nn.Module):
             self.sums = BlockSums(self._rows, self._patterns(layout.summed), read)
 
     def _patterns(self, heads: Sequence[int]) -> list[int]:
-        """Where the patterns of static heads lie among all patterns of the layer."""
+        """Return the indices of the patterns of some static heads among all patterns of the layer."""
         return [self.attention.static_heads.index(head) for head in heads]
 
     def _step(self, q_B1UD: Tensor | None, k_B1KD: Tensor | None, v_B1KD: Tensor) -> Tensor:
-        """y [B, 1, heads with an output, D] of one token a sequence."""
+        """Return y [B, 1, heads with an output, D] for one token of each sequence."""
         positions, places = self._progress.positions, self._places
         parts_BHD = []
         if q_B1UD is not None and k_B1KD is not None:
@@ -104,7 +104,7 @@ class CachedAttention(nn.Module):
             static_B1KD = places.of(v_B1KD, self.layout.value_heads)
             self._static_values.append(static_B1KD, positions)
         if self.sums is not None:
-            # ungrouped heads are summed in the order of their values
+            # if no query heads share values, the summed heads are often in the order of the stored values
             is_same = places.summed_heads == self.layout.value_heads
             summed_B1SD = static_B1KD if is_same else places.of(v_B1KD, places.summed_heads)
             parts_BHD.append(self.sums.step(summed_B1SD[:, 0], positions).to(v_B1KD.dtype))
@@ -117,7 +117,7 @@ class CachedAttention(nn.Module):
         return y_BHD[:, None]
 
     def _attend(self, q_BUD: Tensor, k_B1KD: Tensor, v_B1KD: Tensor) -> Tensor:
-        """Write keys and values of the live heads and return their outputs, [B, U, D]."""
+        """Store keys and values of the live heads and return their outputs, [B, U, D]."""
         assert self._keys is not None
         assert self._values is not None
         progress, places, num_kv_heads = self._progress, self._places, len(self.layout.key_heads)
@@ -125,7 +125,7 @@ class CachedAttention(nn.Module):
         self._values.append(v_B1KD, progress.positions)
         N = max(progress.lengths)
         if places.live_slots is not None:
-            # queries of zeros beside the live heads of a group: its keys and values are read once in any case
+            # the other heads of a group get queries of zeros; this adds no reads, as keys and values are read once
             q_BHD = q_BUD.new_zeros(len(q_BUD), num_kv_heads * self.layout.group, q_BUD.shape[-1])
             q_BUD = q_BHD.index_copy_(1, places.live_slots, q_BUD)
         scores_BKGN = scores(q_BUD.unflatten(1, (num_kv_heads, -1)), self._keys.first(N)).float() * self._scaling
@@ -139,12 +139,12 @@ class CachedAttention(nn.Module):
 
 
 class _Places:
-    """Where the heads of a layout lie in tensors of fewer heads."""
+    """Indices of the heads of a layout in tensors that have only some of the heads."""
 
     def __init__(self, layout: Layout, attention: SAFAttention) -> None:
         device, group = attention.wo.weight.device, layout.group
         self.live_slots: Tensor | None = None
-        """Places of the live heads among all query heads of `layout.key_heads`; None if those are all live."""
+        """Indices of the live heads among all query heads of `layout.key_heads`; None if those are all live."""
         if len(layout.live) < len(layout.key_heads) * group:
             slots = [layout.key_heads.index(head // group) * group + head % group for head in layout.live]
             self.live_slots = torch.tensor(slots, device=device)
@@ -153,7 +153,7 @@ class _Places:
         read_by_states = {head // group for head in layout.states}
         self.state_heads = tuple(kv_head for kv_head in self._computed if kv_head in read_by_states)
         self.summed_heads = tuple(head // group for head in layout.summed)
-        """The kv head of each static head that is summed, so that some may be there twice."""
+        """The kv head of each static head that is summed; a kv head may occur more than once."""
         self._device, self._indices = device, dict[tuple[int, ...], Tensor]()
         produced = [*layout.live, *layout.summed, *layout.states]
         self.output_order: Tensor | None = None
@@ -161,7 +161,7 @@ class _Places:
             self.output_order = torch.tensor([produced.index(head) for head in sorted(produced)], device=device)
 
     def of(self, v_BTKD: Tensor, kv_heads: tuple[int, ...]) -> Tensor:
-        """The values of some kv heads, of those that are computed."""
+        """Return the values of some kv heads, from the values of all kv heads that are computed."""
         if kv_heads == self._computed:
             return v_BTKD
         if kv_heads not in self._indices:

@@ -14,16 +14,16 @@ from torch import Tensor
 class Store:
     """Keys or values of some kv heads at every position.
 
-    Heads come before time, because a decoding step reads one head after the other, each from its first position on.
+    Heads come before time, because a decoding step reads one head after the other, each from its first position.
     """
 
     def __init__(self, x_BKTD: Tensor) -> None:
-        """x: room for T positions. It must be finite: a weight of zero does not hide a NaN."""
+        """x: memory for T positions. All of it must be finite, because even with a weight of zero a NaN stays NaN."""
         self.x_BKTD = x_BKTD
 
     @classmethod
     def of_prompts(cls, x_BTKD: Tensor, capacity: int) -> Store:
-        """A store of `capacity` positions with the prompts' keys or values in it."""
+        """Return a store of `capacity` positions that begins with the keys or values of the prompts."""
         B, T, K, D = x_BTKD.shape
         store = cls(x_BTKD.new_zeros(B, K, capacity, D))
         store.x_BKTD[:, :, :T] = x_BTKD.transpose(1, 2)
@@ -38,7 +38,7 @@ class Store:
             self.x_BKTD[sequence, :, position] = x_B1KD[sequence, 0]
 
     def first(self, length: int) -> Tensor:
-        """The first positions of every sequence, [B, K, length, D]."""
+        """Return the first positions of every sequence, [B, K, length, D]."""
         return self.x_BKTD[:, :, :length]
 
     @property
@@ -47,26 +47,26 @@ class Store:
 
 
 def scores(q_BKGD: Tensor, k_BKTD: Tensor) -> Tensor:
-    """q k^T of one query position, [B, K, G, T]; G query heads share a kv head."""
+    """Return q k^T of one query position, [B, K, G, T]; G query heads share a kv head."""
     if _has_slow_products(k_BKTD):
         return _by_vectors(k_BKTD, q_BKGD)
     return q_BKGD @ k_BKTD.mT
 
 
 def weighted_sum(w_BKGT: Tensor, v_BKTD: Tensor) -> Tensor:
-    """Sum of the values with the given weights, [B, K, G, D]."""
+    """Return the sum of the values with the given weights, [B, K, G, D]."""
     if _has_slow_products(v_BKTD):
         return _by_vectors(v_BKTD.mT, w_BKGT)
     return w_BKGT @ v_BKTD
 
 
 def _has_slow_products(x: Tensor) -> bool:
-    """On a CPU, 16-bit products of a matrix and one row take five times as long as those of a matrix and a vector."""
+    """Return whether matrix products with one row are slow: on a CPU at 16 bits, five times slower than a vector."""
     return x.device.type == "cpu" and x.element_size() == 2
 
 
 def _by_vectors(matrix_BKMN: Tensor, vector_BKGN: Tensor) -> Tensor:
-    """matrix @ vector for each vector, [B, K, G, M]."""
+    """Return matrix @ vector for each vector, [B, K, G, M]."""
     B, K, M, _ = matrix_BKMN.shape
     G = vector_BKGN.shape[2]
     out_BKGM = vector_BKGN.new_empty(B, K, G, M)

@@ -1,4 +1,4 @@
-"""A decoder whose attention layers keep a cache: prompts first, then one token a sequence at a time.
+"""A decoder whose attention layers have a cache: it reads the prompts, then one token of each sequence at a time.
 
 Shapes: B sequences, T tokens of the longest prompt, C model width, V vocabulary.
 """
@@ -19,18 +19,18 @@ from saf_titan.models.decoder import FreezableDecoder
 
 
 class CachedModel:
-    """What `cached` gives: the model with its caches."""
+    """A model with its caches, as `cached` yields it."""
 
     def __init__(self, model: FreezableDecoder, layers: Sequence[CachedAttention], progress: Progress) -> None:
         self._model, self._layers, self._progress = model, layers, progress
 
     @torch.no_grad()
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """Take up the prompts, none empty, and return the logits of each one's next token, fp32 [B, V]."""
+        """Read the prompts, none of them empty, and return the logits of the next token of each, fp32 [B, V]."""
         lengths = [len(prompt) for prompt in prompts]
         assert all(lengths), "a prompt is empty"
         self._progress.start(lengths)
-        # padding at the right end: nothing before it can see it
+        # padding is at the right end, where no token of the prompt attends to it
         padded = [[*prompt, *[0] * (max(lengths) - len(prompt))] for prompt in prompts]
         return self._logits(torch.tensor(padded, device=self._device), None)
 
@@ -39,7 +39,7 @@ class CachedModel:
         """Add one token to each sequence and return the logits of the next one, fp32 [B, V]."""
         self._progress.advance()
         positions_B1 = torch.tensor(self._progress.positions, device=self._device)[:, None]
-        # sequences of one length share their positions, which rotations look up faster
+        # sequences of the same length share one row of positions, with which rotary embeddings are faster
         if self._progress.is_even:
             positions_B1 = positions_B1[:1]
         return self._logits(torch.tensor(tokens, device=self._device)[:, None], positions_B1)
@@ -59,7 +59,7 @@ class CachedModel:
         return self._model.lm_head.weight.device
 
     def _logits(self, tokens_BT: Tensor, positions: Tensor | None) -> Tensor:
-        # the output head of the last tokens alone: of whole prompts it would cost more than all layers
+        # apply the output head to the last tokens only: on whole prompts it would cost more than all layers
         self._model._skip_lm_head = True
         try:
             h_BTC = self._model(tokens_BT, positions)
@@ -73,10 +73,10 @@ class CachedModel:
 
 @contextmanager
 def cached(model: FreezableDecoder, capacity: int, *, states: bool = True) -> Iterator[CachedModel]:
-    """Put a cache into every attention layer of a model while the context lasts.
+    """Give every attention layer of a model a cache while the context lasts.
 
     Args:
-        capacity: tokens that a sequence may come to.
+        capacity: largest number of tokens of a sequence.
         states: let static heads decode from a state of fixed size where their certificate allows.
 
     Raises ValueError if the model is not defined for so many tokens. Heads may not be frozen inside the context.
@@ -101,7 +101,7 @@ def cached(model: FreezableDecoder, capacity: int, *, states: bool = True) -> It
 
 
 def length_limit(model: FreezableDecoder) -> tuple[int, str]:
-    """The longest sequence that a model is defined for, and what limits it."""
+    """Return the length of the longest sequence that a model is defined for, and what limits it, as a clause."""
     limits = []
     if (learned := getattr(model, "pos_embeddings", None)) is not None:
         limits.append((learned.num_embeddings, f"it has {learned.num_embeddings} learned positions"))

@@ -37,13 +37,13 @@ class Source:
 
 
 def find_source(path: Path, config: Path | None = None) -> Source:
-    """Find a checkpoint and what its run was configured to be.
+    """Return a checkpoint with the configuration of its run.
 
     Args:
         path: a checkpoint, <run>/checkpoint/step-N, or a run's folder, which stands for its newest checkpoint.
         config: TOML file of the run; by default the config.toml that the run left in its folder.
 
-    Raises ValueError where there is no complete checkpoint or no configuration, or one of another model.
+    Raises ValueError if there is no complete checkpoint or no configuration, or if they are of different models.
     """
     if (path / INDEX).is_file():
         run = _read_config(config or path.resolve().parent.parent / CONFIG_FILE)
@@ -62,7 +62,7 @@ def find_source(path: Path, config: Path | None = None) -> Source:
             "of transformers (no config.json)"
         )
     saved = read_freeze(checkpoint)
-    # the same weights serve both forms, and only separate projections can hold static heads
+    # both forms have the same weights in a checkpoint, and only separate projections can have static heads
     run = dataclasses.replace(run, model=dataclasses.replace(run.model, fuse_qkv=False))
     if saved.model is not None:
         require_same_model(saved.model, model_identity(run), source=str(checkpoint))
@@ -75,16 +75,16 @@ def load_for_generation(
     """Load the model of a checkpoint with its static heads, in evaluation mode, on the accelerator if there is one.
 
     Args:
-        length: tokens that the longest sequence will have.
-        extrapolate: go beyond the lengths of training and fit where `length` asks for it; see `extrapolate.py`.
+        length: number of tokens of the longest sequence.
+        extrapolate: allow a `length` beyond those of training and of the fit; see `extrapolate.py`.
         dtype: "float32" or "bfloat16"; None for the precision of the run's training.
 
-    Raises ValueError where the checkpoint is damaged or of another model, or cannot be extrapolated.
+    Raises ValueError if the checkpoint is damaged or of another model, or cannot be extrapolated.
     """
     run, plan = source.run, source.plan
     longest = max(length, run.training.seq_len) if extrapolate else run.training.seq_len
     if extrapolate and run.model.position == "learned" and run.model.family == "gpt":
-        # its positions are weights, and no rule gives further ones; `length_limit` then reports the length
+        # learned positions are weights and cannot be extended; `length_limit` then reports the length
         longest = run.training.seq_len
     spec = model_spec(run.model, run.shape, max_seq_len=longest)
     for layer in spec.model.layers if extrapolate else ():

@@ -1,9 +1,9 @@
-"""Which heads of a layer keep what while text is generated, and why.
+"""What each head of a layer keeps while text is generated, and why.
 
 - A live head needs the keys and the values of its kv head.
-- A static head needs values alone. Its output is a sum of the cached values with a row of its pattern.
+- A static head needs values alone. Its output is the sum of the cached values, weighted by a row of its pattern.
 - A static head whose far weights are sums of exponentials needs no cache of values: the newest values and a state of
-  fixed size do. That saves something only if no other head of its kv head reads cached values.
+  fixed size are enough. This saves memory only if no other head of its kv head reads cached values.
 - A pruned head needs nothing.
 """
 
@@ -22,7 +22,7 @@ _FP64_BYTES = 8
 
 
 class Choice(NamedTuple):
-    """How one static head decodes, with the reason in words."""
+    """How one static head decodes, and the reason as text."""
 
     head: int
     way: str
@@ -31,19 +31,19 @@ class Choice(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The heads of one layer by what they keep; ascending unless said otherwise."""
+    """The heads of one layer, grouped by what they keep; each group is ascending."""
 
     live: tuple[int, ...]
     summed: tuple[int, ...]
-    """Static heads that weigh cached values."""
+    """Static heads that sum cached values."""
     states: tuple[int, ...]
     """Static heads with a state of fixed size."""
     key_heads: tuple[int, ...]
     """Kv heads that a live head reads: their keys and values are cached."""
     value_heads: tuple[int, ...]
-    """Kv heads that static heads alone read, from cached values: no keys are cached."""
+    """Kv heads whose cached values only static heads read: no keys are cached for them."""
     group: int
-    """Query heads of a kv head."""
+    """Query heads per kv head."""
 
 
 def choose(attention: SAFAttention, capacity: int, *, states: bool = True) -> tuple[Choice, ...]:
@@ -57,7 +57,7 @@ def choose(attention: SAFAttention, capacity: int, *, states: bool = True) -> tu
     group = attention.n_heads // attention.n_kv_heads
     errors = _state_errors(attention) if states else {}
     obstacles = _obstacles(attention, capacity, errors) if states else dict.fromkeys(static, "asked for")
-    # cached values of a kv head stay while one of its heads reads them
+    # the values of a kv head stay cached if any of its query heads reads them
     reading = {head // group for head in attention.live_heads} | {head // group for head in obstacles}
     return tuple(
         Choice(head, "values", obstacles[head])
@@ -70,7 +70,7 @@ def choose(attention: SAFAttention, capacity: int, *, states: bool = True) -> tu
 
 
 def make_layout(attention: SAFAttention, choices: Collection[Choice]) -> Layout:
-    """Sort the heads of a layer by the choices for its static heads."""
+    """Return the heads of a layer, grouped by the choices for its static heads."""
     num_heads, num_kv_heads = attention.n_heads, attention.n_kv_heads
     group = num_heads // num_kv_heads
     live = attention.live_heads
@@ -81,7 +81,7 @@ def make_layout(attention: SAFAttention, choices: Collection[Choice]) -> Layout:
 
 
 def _obstacles(attention: SAFAttention, capacity: int, state_errors: dict[int, float]) -> dict[int, str]:
-    """Why static heads cannot decode from a state, for those that cannot."""
+    """Return the static heads that cannot decode from a state, each with the reason."""
     static = attention.static_heads
     if not state_errors:
         return dict.fromkeys(static, "the pattern is a matrix")
@@ -91,13 +91,13 @@ def _obstacles(attention: SAFAttention, capacity: int, state_errors: dict[int, f
     return {
         head: f"certified error {error:.1e} of a state > {STATE_ERROR_LIMIT:.0e}"
         for head, error in state_errors.items()
-        # a NaN bound is no bound
+        # written with <=, so that NaN counts as too large
         if not error <= STATE_ERROR_LIMIT
     }
 
 
 def _state_errors(attention: SAFAttention) -> dict[int, float]:
-    """Certified error of decoding each static head from a state; empty for patterns that are matrices."""
+    """Return the certified error of decoding each static head from a state; empty for patterns that are matrices."""
     pattern = attention.inner_attention.pattern()
     if pattern is None:
         return {}

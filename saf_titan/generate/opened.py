@@ -1,4 +1,4 @@
-"""A run, a checkpoint of ours, or a model of transformers, opened for analysis.
+"""Open a run, a checkpoint of this trainer, or a model of transformers for analysis.
 
 Shapes: B sequences, T time, N positions, V vocabulary.
 """
@@ -24,11 +24,11 @@ def open_decoder(
     Args:
         path: a run's folder, which stands for its newest checkpoint; a checkpoint; a folder of transformers or a .gguf
             file.
-        length: tokens that the longest sequence will have.
-        config, tokenizer: of a run, where they are not where it says; see `find_source` and `find_tokenizer`.
+        length: number of tokens of the longest sequence.
+        config, tokenizer: those of a run, if they are not in their usual places; see `find_source`, `find_tokenizer`.
         dtype: "float32" or "bfloat16".
 
-    Raises ValueError where the model cannot be read or is not defined for so many tokens.
+    Raises ValueError if the model cannot be read or is not defined for so many tokens.
     """
     if not path.exists():
         raise ValueError(f"{path} does not exist: give a checkpoint, a run's folder or a folder of transformers")
@@ -46,7 +46,7 @@ def open_decoder(
 def _of_transformers(path: Path, dtype: str) -> AnalysedDecoder:
     opened = TransformersModel(path, dtype)
     model: Any = opened.model
-    # transformers is there, or the line above had raised
+    # transformers is installed, because the line above did not raise
     from saf_titan.hf.text import longest_text, text_windows
 
     def logits(tokens_BT: Tensor, rows_N: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def _of_transformers(path: Path, dtype: str) -> AnalysedDecoder:
 
 
 def _of_checkpoint(path: Path, length: int, config: Path | None, tokenizer: str | None, dtype: str) -> AnalysedDecoder:
-    # torchtitan takes long to import
+    # the import of torchtitan is slow
     from saf_titan.data.tokenizer import find_tokenizer
     from saf_titan.generate.cached_model import length_limit
     from saf_titan.generate.checkpoint import find_source, load_for_generation
@@ -82,7 +82,7 @@ def _of_checkpoint(path: Path, length: int, config: Path | None, tokenizer: str 
 
     def logits(tokens_BT: Tensor, rows_N: Tensor) -> Tensor:
         device = model.lm_head.weight.device
-        # the output head of the positions alone
+        # apply the output head to these positions only
         model._skip_lm_head = True
         try:
             h_BTC = model(tokens_BT.to(device))
@@ -113,7 +113,7 @@ def _pieces(encoder: Any, ids: list[int]) -> list[str]:
 
 
 def _words(tokenizer: Any, ids: list[int]) -> list[str]:
-    """The text of single tokens, with the space that sentencepiece's kind of tokenizer drops at the start of a text."""
+    """Return the text of each token, with the leading space that tokenizers like sentencepiece drop from a text."""
     texts = [tokenizer.decode([token]) for token in ids]
     marks = [(piece or "").startswith("\u2581") for piece in tokenizer.convert_ids_to_tokens(ids)]
     return [f" {text}" if mark and not text.startswith(" ") else text for text, mark in zip(texts, marks, strict=True)]

@@ -1,4 +1,4 @@
-"""How far each sequence of a batch has come; the layers of a model share one of these."""
+"""The present length of each sequence of a batch; all layers of a model share one `Progress`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Progress:
-    """Where the tokens of the present forward stand in their sequences.
+    """The positions of the tokens of the present forward in their sequences.
 
     Prompts are padded at their right end, so position j of a sequence is entry j of its cache, whatever the lengths of
-    the other prompts. What a shorter sequence has behind its end gets the weight zero.
+    the other prompts. Entries after the end of a shorter sequence get the weight zero.
     """
 
     capacity: int
-    """Tokens that each sequence may come to."""
+    """Largest number of tokens of each sequence."""
     lengths: list[int] = field(default_factory=list)
     """Tokens of each sequence, those of the present forward included."""
     is_prefill: bool = True
-    """The present forward computes the prompts, and not one token a sequence."""
+    """Whether the present forward computes whole prompts, not one token of each sequence."""
 
     def start(self, lengths: list[int]) -> None:
         """Begin with prompts of these lengths."""

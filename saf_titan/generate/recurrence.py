@@ -5,8 +5,8 @@ Query i of a head with weights w[d] = sum_r coefficient_r decay_r^(d - BAND - 1)
     y[i] = (sum_{d <= BAND} w[d] s[i - d] v[i - d] + sum_r coefficient_r state_r[i]) / Z[i],   s = exp(alpha)
     state_r[i] = decay_r state_r[i - 1] + s[i - BAND - 1] v[i - BAND - 1]
 
-The newest BAND + 1 values lie in a ring, value j in slot j mod (BAND + 1). The slot of query i holds the value that
-joins the states at that step, and then takes v[i].
+The newest BAND + 1 values are stored in a ring, value j in slot j mod (BAND + 1). The slot of query i holds the value
+that is added to the states at that step; then v[i] replaces it.
 
 Shapes: B sequences, S static heads, K kv heads that they read, W = BAND + 1 slots, R exponentials, T positions, D head
 dim.
@@ -31,9 +31,9 @@ _NEAR_ROUNDINGS, _FAR_ROUNDINGS = _SLOTS + 7, 8
 def certified_error(pattern: StaticPattern) -> Tensor:
     """Bound |computed y - exact y| of decoding from a state, as a share of the largest value: fp64, shape (S,).
 
-    It adds up, over the keys of the worst row: the misfit of the exponentials, the fp32 roundings of the factors and
-    of the sum of recent values, and the fp64 roundings of the states, two a step, on terms that may cancel. It assumes
-    values in fp32; rounding y to another type comes on top.
+    The bound adds up, over the keys of the worst row: the misfit of the exponentials, the fp32 roundings of the factors
+    and of the sum of recent values, and the fp64 roundings of the states, two per step, on terms that may cancel. It
+    assumes values in fp32; rounding y to another type adds an error.
     """
     scale_ST, weight_ST, inv_z_ST = (x.double() for x in (pattern.scale_HT, pattern.weight_HT, pattern.inv_z_HT))
     T = pattern.T_fit
@@ -60,9 +60,9 @@ class DecayingSums:
         """Read the prompts' values.
 
         Args:
-            pattern: of the S heads.
+            pattern: that of the S heads.
             kv_of_head: for each head the index of its values in dimension K.
-            lengths: tokens of each prompt; what comes after them is padding.
+            lengths: number of tokens of each prompt; later positions are padding.
         """
         self._scale_ST, self._weight_ST, self._inv_z_ST = pattern.scale_HT, pattern.weight_HT, pattern.inv_z_HT
         coefficient_SR, self._decay_SR = pattern.far_H2R.unbind(1)
@@ -81,7 +81,7 @@ class DecayingSums:
             self._state_BSRD[sequence] = self._sums(v_BTKD[sequence, : max(0, length - _SLOTS)])
 
     def step(self, v_BKD: Tensor, positions: Sequence[int]) -> Tensor:
-        """Take the value at the position of each sequence into the states and return y there, fp32 [B, S, D]."""
+        """Add the value at the position of each sequence to the states; return y at that position, fp32 [B, S, D]."""
         position_B = torch.tensor(list(positions), device=v_BKD.device)
         slot_B, joins_B = position_B % _SLOTS, position_B >= _SLOTS
         self._state_BSRD *= self._decay_SR[:, :, None]
@@ -91,7 +91,7 @@ class DecayingSums:
         self._ring_BKWD[self._sequence_B, :, slot_B] = v_BKD
         lag_BW = (position_B[:, None] - self._slot_W) % _SLOTS
         key_BW = (position_B[:, None] - lag_BW).clamp(min=0)
-        # slots that nothing was written to yet have lags beyond the first key
+        # slots that have not been written yet would belong to keys before the first one
         near_SBW = self._weight_ST[:, lag_BW] * self._scale_ST[:, key_BW] * (lag_BW <= position_B[:, None])
         near_BSD = (near_SBW.transpose(0, 1)[:, :, None] @ self._ring_BKWD[:, self._kv_S].float())[:, :, 0]
         far_BSD = (self._coefficient_S1R @ self._state_BSRD)[:, :, 0]
@@ -102,7 +102,7 @@ class DecayingSums:
         return sum(x.numel() * x.element_size() for x in (self._ring_BKWD, self._state_BSRD))
 
     def _sums(self, v_TKD: Tensor) -> Tensor:
-        """States after values that have all left the ring, fp64 [S, R, D]."""
+        """Return the states after values that are no longer in the ring, fp64 [S, R, D]."""
         T = v_TKD.shape[0]
         age_T = torch.arange(T - 1, -1, -1, dtype=torch.float64, device=v_TKD.device)
         scaled_STD = v_TKD[:, self._kv_S].transpose(0, 1).double() * self._scale_ST[:, :T, None]

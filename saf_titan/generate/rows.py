@@ -24,27 +24,27 @@ class Rows(Protocol):
         """Positions that the patterns are defined for."""
 
     def within(self, head: int, start: int, stop: int) -> Tensor:
-        """Weights of the queries start .. stop - 1 for the keys of the same positions, fp32 [I, I].
+        """Return the weights of the queries start .. stop - 1 for the keys of the same positions, fp32 [I, I].
 
-        head: index of the pattern. Weights of keys behind their query are zero.
+        head: index of the pattern. Weights of keys after their query are zero.
         """
 
     def sums_before(self, head: int, start: int, stop: int, values: Sequence[Tensor]) -> list[Tensor]:
-        """For each of several sequences the sums over all keys before `start`, fp32 [I, D].
+        """Return, for each sequence, the weighted sums over all keys before `start`, fp32 [I, D].
 
         values: fp32 [start, D] of each sequence.
         """
 
 
 class FactorRows:
-    """Rows of the form exp(alpha[j] + rho[i - j]) / Z[i], from factors that are ready."""
+    """Rows of the form exp(alpha[j] + rho[i - j]) / Z[i], from prepared factors."""
 
     def __init__(self, pattern: StaticPattern) -> None:
         self._pattern = pattern
-        # element T - 1 - d is the weight of lag d; lags below 0, of keys behind their query, have no weight
+        # element T - 1 - d is the weight of lag d; negative lags, those of keys after their query, have weight zero
         self._reversed_S2T = torch.cat([pattern.weight_HT.flip(1), torch.zeros_like(pattern.weight_HT)], dim=1)
         error_S = pattern.error_HP[:, PATHS.index("gemm")]
-        # fp32 factors do not hold every pattern; a NaN bound is no bound
+        # fp32 factors cannot represent every pattern; a NaN bound counts as too large
         self._is_exact = (error_S <= ERROR_LIMIT).tolist()
 
     @property
@@ -61,13 +61,13 @@ class FactorRows:
         if not self._is_exact[head]:
             exact_IJ = self._exact_rows(head, start, stop)[:, :start]
             return [exact_IJ @ v_JD for v_JD in values]
-        # what can be done to the few sums is not done to the many weights
+        # 1 / Z multiplies the sums, because there are fewer sums than weights
         weight_IJ = self._windows(head, start, stop, 0, start) * self._pattern.scale_HT[head, :start]
         inv_z_I1 = self._pattern.inv_z_HT[head, start:stop, None]
         return [(weight_IJ @ v_JD).flip(0) * inv_z_I1 for v_JD in values]
 
     def _windows(self, head: int, start: int, stop: int, first_key: int, last_key: int) -> Tensor:
-        """Weights of lags, [I, J], without scales; the last query first."""
+        """Return the weights of lags, [I, J], without scales, with the last query first."""
         # the row of query i begins at its lag to the first key, so that rows are windows of one vector
         begin, num_keys = self.length - stop + first_key, last_key - first_key
         return self._reversed_S2T[head, begin : begin + stop - start + num_keys - 1].unfold(0, num_keys, 1)
@@ -95,7 +95,7 @@ class MatrixRows:
 
 
 def pattern_rows(inner: MixedAttention) -> Rows:
-    """Rows of the patterns of a layer that has static heads which are not pruned."""
+    """Return the rows of the patterns of a layer that has static heads which are not pruned."""
     if inner.dense_STT is not None:
         return MatrixRows(inner.dense_STT)
     pattern = inner.pattern()

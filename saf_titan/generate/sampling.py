@@ -1,4 +1,4 @@
-"""Choosing the next token from logits."""
+"""Choose the next token from logits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Sampling:
     temperature: float = 1.0
     """Divides the logits. 0: always the most likely token."""
     top_k: int = 0
-    """Choose among so many of the most likely tokens. 0: all."""
+    """Number of most likely tokens to choose from. 0: all."""
     top_p: float = 1.0
     """Choose among the fewest most likely tokens that together have at least this probability."""
     seed: int = 0
@@ -31,15 +31,15 @@ class Sampling:
 
 
 class Sampler:
-    """Draws the tokens of one sequence, whose random numbers do not depend on other sequences of the batch."""
+    """Draws the tokens of one sequence, with random numbers that do not depend on other sequences of the batch."""
 
     def __init__(self, sampling: Sampling, sequence: int) -> None:
-        """sequence: number of the sequence; it gets the seed `sampling.seed + sequence`."""
+        """sequence: index of the sequence, which gets the seed `sampling.seed + sequence`."""
         self._sampling = sampling
         self._generator = torch.Generator().manual_seed(sampling.seed + sequence)
 
     def draw(self, logits_V: Tensor) -> int:
-        """Choose a token."""
+        """Return the id of the next token."""
         if self._sampling.temperature == 0:
             return int(logits_V.argmax())
         probs_V = token_probabilities(logits_V.cpu(), self._sampling)
@@ -47,7 +47,7 @@ class Sampler:
 
 
 def token_probabilities(logits_V: Tensor, sampling: Sampling) -> Tensor:
-    """The distribution that tokens are drawn from, float64 [V]; the temperature must be above 0."""
+    """Return the distribution that tokens are drawn from, float64 [V]; the temperature must be above 0."""
     logits_V = logits_V.double()
     # shifted first: a small temperature must not overflow
     probs_V = ((logits_V - logits_V.max()) / sampling.temperature).softmax(0)
@@ -56,7 +56,7 @@ def token_probabilities(logits_V: Tensor, sampling: Sampling) -> Tensor:
         sorted_V[sampling.top_k :] = 0
         sorted_V /= sorted_V.sum()
     if sampling.top_p < 1:
-        # a token stays if those before it do not have the probability yet; the first one always stays
+        # a token stays if the sum of the more likely ones is below top_p; so the first one always stays
         sorted_V[sorted_V.cumsum(0) - sorted_V >= sampling.top_p] = 0
         sorted_V /= sorted_V.sum()
     return torch.empty_like(probs_V).scatter_(0, order_V, sorted_V)

@@ -33,7 +33,7 @@ class BlockSums:
         """
         self._rows, self._patterns, self._values = rows, patterns, values
         B, _, D = values[0].shape
-        # fp32 also for 16-bit values: a sum in parts is rounded once
+        # fp32 also for 16-bit values, so that a sum in parts is rounded only once
         self._ahead_BSID = values[0].new_zeros(B, len(patterns), BLOCK, D, dtype=torch.float32)
         self._within_BSII = self._ahead_BSID.new_empty(0)
         self._starts: list[int] = []
@@ -55,7 +55,7 @@ class BlockSums:
 
     def _begin_block(self, positions: Sequence[int]) -> None:
         self._starts, self._done = list(positions), 0
-        # sequences of one length have the same weights
+        # sequences of the same length have the same weights
         starts = sorted(set(positions))
         within = []
         for start in starts:

@@ -26,11 +26,11 @@ def generate(
         prompts: token ids, none empty; their lengths may differ.
         max_new_tokens: tokens after each prompt, at least 1.
         stop: the token that ends a sequence; it is not part of the result.
-        vocab_size: ids from here on are padding of the embedding and never drawn.
-        first_sequence: number of the first prompt, for prompts that come in several batches; see `Sampler`.
+        vocab_size: ids from this one on are padding of the embedding and are never drawn.
+        first_sequence: index of the first prompt, for prompts that come in several batches; see `Sampler`.
         watch: called once, when the prompts are in the cache.
 
-    Raises ValueError, before the first token, where a sequence would be longer than the model is defined for.
+    Raises ValueError, before the first token, if a sequence would be longer than the model is defined for.
     """
     samplers = [Sampler(sampling, first_sequence + index) for index in range(len(prompts))]
     has_ended = [False] * len(prompts)
@@ -49,5 +49,5 @@ def generate(
 
 
 def tokens_needed(prompts: Sequence[Sequence[int]], max_new_tokens: int) -> int:
-    """Tokens that the model reads of the longest sequence; the last token is written but not read."""
+    """Return how many tokens of the longest sequence the model reads; the last token is written but not read."""
     return max(map(len, prompts)) + max_new_tokens - 1

@@ -12,7 +12,7 @@ from saf_titan.generate.sampling import Sampling
 
 
 def is_transformers_model(path: Path) -> bool:
-    """Whether a path is a folder that transformers' `save_pretrained` wrote, or a .gguf file."""
+    """Return whether a path is a folder that transformers' `save_pretrained` wrote, or a .gguf file."""
     return (path / "config.json").is_file() or path.suffix == ".gguf"
 
 
@@ -20,7 +20,7 @@ class TransformersModel:
     """A model of transformers with its tokenizer, and with its static heads if it was saved with some."""
 
     def __init__(self, path: Path, dtype: str | None) -> None:
-        """Raises ValueError where the model or its tokenizer cannot be read, or transformers is not installed."""
+        """Raises ValueError if the model or its tokenizer cannot be read, or transformers is not installed."""
         try:
             from transformers.utils import logging
 
@@ -44,7 +44,7 @@ class TransformersModel:
         torch.manual_seed(sampling.seed)
         inputs = self.tokenizer(prompt, return_tensors="pt").to(self.model.device)
         if inputs["input_ids"].shape[1] == 0:
-            raise ValueError("the prompt is empty, and the tokenizer begins a text with no token; give a prompt")
+            raise ValueError("the prompt is empty, and the tokenizer adds no token at the start; give a prompt")
         options: dict[str, Any] = {"do_sample": sampling.temperature > 0}
         if options["do_sample"]:
             options |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
@@ -57,7 +57,7 @@ class TransformersModel:
         return text
 
     def streamer(self) -> Any:
-        """What prints a text while it grows."""
+        """Return an object that prints a text while it grows, for `write`."""
         from transformers import TextStreamer
 
         return TextStreamer(self.tokenizer, skip_prompt=True, skip_special_tokens=True)
