@@ -61,7 +61,7 @@ def weighted_sum(w_BKGT: Tensor, v_BKTD: Tensor) -> Tensor:
 
 
 def _has_slow_products(x: Tensor) -> bool:
-    """Return whether matrix products with one row are slow: on a CPU at 16 bits, five times slower than a vector."""
+    """Return whether products with one row are slow: on a CPU at 16 bits, five times as slow as with a vector."""
     return x.device.type == "cpu" and x.element_size() == 2
 
 
