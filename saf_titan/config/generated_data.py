@@ -32,7 +32,7 @@ class GeneratedData:
     common: Annotated[int, NOT_NEGATIVE] = 16
     """class_tokens: number of token types of no class."""
     gamma: Annotated[float, FRACTION] = 0.0
-    """class_tokens: probability that a token of the context is one of its class. Give gamma or counts."""
+    """class_tokens: probability that a token of the context is a token of its class. Give gamma or counts."""
     counts: tuple[int, ...] = ()
     """class_tokens: [M, N], distinct and common tokens of each context; training.seq_len is then M + N + 1."""
     deterministic: bool = False

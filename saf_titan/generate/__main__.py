@@ -133,7 +133,7 @@ def _write_by_checkpoint(args: argparse.Namespace, prompts: list[str], sampling:
             _print_heading(number, len(prompts))
             print(prompts[number] + tokenizer.decode(text))
     seconds = time.perf_counter() - start
-    print(f"{num_tokens} tokens in {seconds:.1f} s, {num_tokens / seconds:.1f} a second", file=sys.stderr)
+    print(f"{num_tokens} tokens in {seconds:.1f} s, {num_tokens / seconds:.1f} per second", file=sys.stderr)
 
 
 class _GrowingText:

@@ -25,7 +25,7 @@ class CachedAttention(nn.Module):
     """Computes the same as `attention`: first for whole prompts, then for one token of each sequence at a time."""
 
     def __init__(self, attention: SAFAttention, progress: Progress, *, states: bool = True) -> None:
-        """states: let static heads decode from a state of fixed size where their certificate allows."""
+        """states: let static heads decode from a state of fixed size if their certified error allows."""
         super().__init__()
         self.attention = attention
         self.choices: tuple[Choice, ...] = choose(attention, progress.capacity, states=states)

@@ -77,7 +77,7 @@ def cached(model: FreezableDecoder, capacity: int, *, states: bool = True) -> It
 
     Args:
         capacity: largest number of tokens of a sequence.
-        states: let static heads decode from a state of fixed size where their certificate allows.
+        states: let static heads decode from a state of fixed size if their certified error allows.
 
     Raises ValueError if the model is not defined for so many tokens. Heads may not be frozen inside the context.
     """

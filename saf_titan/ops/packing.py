@@ -72,7 +72,7 @@ class DocumentTables:
         row_T = torch.arange(T, device=device)
         position_T = row_T - self.cu_seqlens[torch.searchsorted(self.cu_seqlens, row_T, right=True) - 1]
         self.position_T = position_T.clamp(0, longest - 1)
-        """Position of each row in its document, clamped to the pattern so that wrong bounds read no foreign memory."""
+        """Position of each row in its document, limited to the pattern so that wrong bounds read no other memory."""
         self._blocks: dict[tuple[int, bool], Tensor] = {}
 
     def blocks(self, rows: int, ascending: bool = False) -> Tensor:

@@ -107,7 +107,7 @@ class StaticPattern(NamedTuple):
         return half_spectra(self.weight_HT[h : h + 1, :T].double())[0].to(dtype.to_complex())
 
     def check_dtypes(self) -> None:
-        """Raise ValueError if a tensor has another dtype than `prepare_pattern` gave it: no bound would hold."""
+        """Raise ValueError if a tensor has another dtype than `prepare_pattern` gave it: no error bound would hold."""
         for name, tensor, dtype in zip(self._fields, self, DTYPES, strict=True):
             if tensor.dtype != dtype:
                 raise ValueError(

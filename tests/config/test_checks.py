@@ -255,7 +255,7 @@ def test_matrices_that_are_too_large() -> None:
     assert not faults(*words)
     message = faults(*words, "--saf.max_dense_gib=0.1")["saf.content"]
     # 124m has 144 heads
-    assert "36 heads x 1024 x 1024 x 4 bytes = 150,994,944 bytes (0.14 GiB), and the limit is 0.1 GiB" in message
+    assert "36 heads x 1024 x 1024 x 4 bytes = 150,994,944 bytes (0.14 GiB), but the limit is 0.1 GiB" in message
     assert "two vectors" in faults(*words, "--saf.pattern_lr=0.1")["saf.pattern_lr"]
 
 

@@ -1,4 +1,4 @@
-"""Compute heads in parallel, one head to a thread."""
+"""Compute heads in parallel, one head per thread."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def map_heads(function: Callable[[Item], Result], heads: Iterable[Item], device:
     """Return the results of `function` for each head, without gradients and without autocast.
 
     On a CPU, as many heads run at once as torch has threads, each on one thread. A tile of a head is too small to be
-    split over threads: they would wait for each other after every operation. It also makes the result independent of
-    the number of threads.
+    split over threads: they would wait for each other after every operation. With one thread per head, the result also
+    does not depend on the number of threads.
     """
 
     def without_gradients(head: Item) -> Result:

@@ -9,7 +9,7 @@ Logs are base 2 inside. Names: i_ program ids, o_ offsets, m_ masks, p_ pointers
 T time, H query heads, D head dim, R row blocks, P blocks of the pooled picture.
 """
 
-# kernel arguments are pointers and scalars of whatever type the launch finds
+# kernel arguments have no annotations, because they are pointers and scalars of many types
 # mypy: allow-untyped-defs
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Shapes: B b
 heads, S static heads, K kv heads, D head dim, L length of a strip.
 """
 
-# kernel arguments are pointers and scalars of whatever type the launch finds
+# kernel arguments have no annotations, because they are pointers and scalars of many types
 # mypy: allow-untyped-defs
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class CalibrationRecord:
     seed: int = 0
     source: str = ""
     heads: tuple[int, int] | None = None
-    """(layers, query heads a layer) of the model; None in files of earlier versions."""
+    """(layers, query heads per layer) of the model; None in files of earlier versions."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; fields that are None are left out."""

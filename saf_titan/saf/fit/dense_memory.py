@@ -18,6 +18,6 @@ def dense_excess(content: str, num_heads: int, T: int, limit_gib: float) -> str 
         return None
     return (
         f"content {content} keeps a matrix for each static head: {num_heads} heads x {T} x {T} x {_BYTES_A_CELL} bytes "
-        f"= {needed:,} bytes ({needed / _GIB:.2f} GiB), and the limit is {limit_gib:g} GiB; lower the rate or the "
-        f"sequence length, raise saf.max_dense_gib, or use content mean, which needs two vectors a head"
+        f"= {needed:,} bytes ({needed / _GIB:.2f} GiB), but the limit is {limit_gib:g} GiB; lower the rate or the "
+        f"sequence length, raise saf.max_dense_gib, or use content mean, which needs two vectors per head"
     )

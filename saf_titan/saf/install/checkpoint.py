@@ -181,7 +181,7 @@ def _read_full(model: Path, num_heads: int | None) -> tuple[dict[str, Tensor], S
     shape = HeadShape(*header["shape"])
     if num_heads not in (None, shape.num_heads):
         raise ValueError(
-            f"--num-heads {num_heads}, but {model} is of a model with {shape.num_heads} query heads a layer"
+            f"--num-heads {num_heads}, but {model} is of a model with {shape.num_heads} query heads per layer"
         )
     return weights, plan, shape
 
@@ -210,7 +210,7 @@ def _num_heads(state: Mapping[str, Any], given: int | None) -> int:
     with readable("the model's description in the checkpoint", "JSON text"):
         saved = int(json.loads(identity)["num_heads"])
     if given not in (None, saved):
-        raise ValueError(f"--num-heads {given}, but the checkpoint is of a model with {saved} query heads a layer")
+        raise ValueError(f"--num-heads {given}, but the checkpoint is of a model with {saved} query heads per layer")
     return saved
 
 

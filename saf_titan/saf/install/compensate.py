@@ -41,7 +41,7 @@ Batch = TypeVar("Batch")
 class CompensableAttention(Protocol):
     """An attention layer whose live heads can be observed by hooks.
 
-    qkv_linear: a module called with x_BTC, whose `wv` is a linear map with one block of rows a kv head. Its bias, if
+    qkv_linear: a module called with x_BTC, whose `wv` is a linear map with one block of rows per kv head. Its bias, if
         any, stays: the rows of a pattern sum to 1, so the bias reaches the output as it is.
     inner_attention: called with (q, k, v_BTKD, ...), returns o_BTHD for all heads in natural order. Heads may share
         values (K < H), evenly grouped.
@@ -118,13 +118,13 @@ def cross_validated_rows(
 ) -> Tensor | None:
     """Return a map (D, X) solved on both halves, or None if the old map `w_DX` is at least as good.
 
-    The penalty is the one with the least error where maps solved on one half are judged on the other.
+    The chosen penalty has the least error when maps solved on one half are judged on the other.
 
     Raises ValueError if a half has no data.
     """
     if not all(half.gram_XX.any() for half in halves):
         raise ValueError(
-            "compensation needs two sequences or more, because the penalty is chosen on those it was not solved on"
+            "compensation needs two sequences or more, because weights solved on one half are judged on the other"
         )
 
     def excess(strength: float) -> float:

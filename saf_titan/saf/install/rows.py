@@ -62,7 +62,7 @@ class StaticRows:
         self.shape = shape
         highest = max((head.head for head in plan.heads), default=-1)
         if highest >= shape.num_heads:
-            raise ValueError(f"the plan has a head {highest}, but the model has {shape.num_heads} heads a layer")
+            raise ValueError(f"the plan has a head {highest}, but the model has {shape.num_heads} heads per layer")
         self._unused = {
             layer: unused_heads(
                 [head.head for head in heads],

@@ -46,7 +46,7 @@ def make_plan(
 ) -> StaticPlan:
     """Choose the heads that become static and their patterns.
 
-    Heads are tried in the order of the selector. A head whose compact fit is farther than `max_fit_kl` (nats a row)
+    Heads are tried in the order of the selector. A head whose compact fit is farther than `max_fit_kl` (nats per row)
     from its mean attention is skipped, and the next candidate takes its place. The heads do not depend on the content,
     so that contents can be compared on the same heads. The one exception is the content "prune": it fits nothing, so it
     skips no head.
@@ -86,7 +86,7 @@ def make_plan(
         chosen, skipped = filling.fill(order, room)
         reasons = skipped
     else:
-        # the other ranking decides how many heads a layer gives, so it also explains why there are too few
+        # the other ranking decides the number of heads of each layer, so it also explains why there are too few
         by_other, reasons = filling.fill(order.matched, room)
         share = Counter(head.layer for head in by_other)
         chosen, skipped = filling.fill(order, share, full=f"has as many as by {order.matched.name}")

@@ -1,1 +1,1 @@
-"""One pattern content a file; `registry.CONTENTS` collects them. No module here imports torch at import time."""
+"""One pattern content per file; `registry.CONTENTS` collects them. No module here imports torch at import time."""

@@ -1,1 +1,1 @@
-"""One selector a file; `registry.SELECTORS` collects them. No module here imports torch at import time."""
+"""One selector per file; `registry.SELECTORS` collects them. No module here imports torch at import time."""
