@@ -58,7 +58,7 @@ def test_step_and_fraction_exclude_each_other_in_one_source(tmp_path) -> None:
     path.write_text("[saf]\nenable = true\nstep = 7")
     assert load_config(path, ["--saf.fraction=0.4"]).freeze_step == 4000
     path.write_text("[saf]\nstep = 7\nfraction = 0.4")
-    with pytest.raises(ConfigError, match="excludes"):
+    with pytest.raises(ConfigError, match="cannot be given together"):
         load_config(path, [])
 
 

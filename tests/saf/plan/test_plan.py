@@ -107,7 +107,7 @@ def test_extension() -> None:
         (0, 0, 90), (0, 1, 50), (0, 2, 50), (2, 0, 50), (3, 1, 90),
     ]  # fmt: skip
     assert (both.step, both.rate, both.skipped) == (90, 0.5, ())
-    with pytest.raises(ValueError, match="each there once"):
+    with pytest.raises(ValueError, match="in ascending order, each once"):
         EXAMPLE.extended_by(plan(head(2, 0)))
     with pytest.raises(ValueError, match="lengths 6 and 5 cannot be joined"):
         EXAMPLE.extended_by(plan(T_fit=5))
