@@ -2,7 +2,7 @@
 
 The three types have the same methods, so that callers need not know the type of a pattern.
 
-Legend: T time, T_fit the length a pattern was made for, R rows, S static heads of a layer.
+Legend: T time, T_fit the length a pattern was made for, R rows, S static heads of a layer, N heads of a list.
 """
 
 from __future__ import annotations
