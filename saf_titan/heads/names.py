@@ -14,9 +14,9 @@ def head_name(layer: int, head: int) -> str:
 
 
 def parse_heads(text: str) -> list[Head]:
-    """Read a list such as ``L0H3,L2H1`` in its order; an empty text gives an empty list.
+    """Return the heads of a list such as ``L0H3,L2H1`` in its order; an empty text gives an empty list.
 
-    Raises ValueError, which names the part that is not a head.
+    Raises ValueError if a part is not a head; the message names the part.
     """
     heads = []
     for name in filter(None, (part.strip() for part in text.split(","))):
