@@ -66,7 +66,7 @@ def _describe(run: RunConfig, world_size: int) -> int:
     except ConfigError:
         raise
     except ValueError as error:
-        # the model was built for the description, and it refused something that the checks of the configuration allow
+        # raised when the description builds the model, for faults that the checks of the configuration cannot see
         print(f"error: {error}", file=sys.stderr)
         return USER_ERROR
     print(text)

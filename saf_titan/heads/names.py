@@ -1,4 +1,4 @@
-"""How a head is written: ``L3H5`` is head 5 of layer 3, both counted from 0, as in TransformerLens."""
+"""Names of heads: ``L3H5`` is head 5 of layer 3, both counted from 0, as in TransformerLens."""
 
 from __future__ import annotations
 

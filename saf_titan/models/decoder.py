@@ -21,7 +21,7 @@ class FreezableDecoder(Decoder):
             return num_parameters, training_flops_per_token(model, seq_len)
 
         def update_from_config(self, *, config: Any, **others: Any) -> None:
-            """Call torchtitan's, then size RoPE for the run's longest sequence, which may be one of validation."""
+            """Call torchtitan's method, then size RoPE for the run's longest sequence, perhaps one of validation."""
             # super() without arguments fails in a dataclass with slots, because slots make a new class
             Decoder.Config.update_from_config(self, config=config, **others)
             run = getattr(config, "run", None)

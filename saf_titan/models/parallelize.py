@@ -46,7 +46,7 @@ def parallelize_decoder(
         _declare_replicated(model)
         model.parallelize(parallel_dims)
         if model.enable_weight_tying:
-            # spmd_types registers every parameter anew, which unties the embeddings; FSDP would shard both copies
+            # spmd_types registers every parameter anew, which unties the embeddings; tie them before FSDP shards them
             model.tok_embeddings.weight = model.lm_head.weight
         mesh, data_parallel_dims = resolve_fsdp_mesh(parallel_dims)
 

@@ -42,8 +42,8 @@ def titan_spec(family: str, flavor: str, shape: ModelShape, *, fuse_qkv: bool, a
     if fuse_qkv:
         return _as_it_is(spec)
     for layer in spec.model.layers:
-        # torchtitan initialises wq, wk and wv like w1, but its initialiser of the fused matrix is a closure that
-        # cannot be taken apart; so the one of w1 is used
+        # torchtitan initialises wq, wk and wv like w1; use the initialiser of w1, because that of the fused matrix is
+        # a closure from which the part for one projection cannot be taken
         layer.attention = _freezable(layer.attention, layer.feed_forward.w1.param_init, attention_backend)
     # the classes of the families only add shardings for tensor parallelism and a count of operations
     model = FreezableDecoder.Config(**_values(spec.model, Decoder.Config))

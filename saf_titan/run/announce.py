@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# first: it must precede every other torchtitan module
+# must be imported before any torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
 from pathlib import Path

@@ -5,7 +5,7 @@ Legend: B batch, T time, V vocabulary.
 
 from __future__ import annotations
 
-# first: it must precede every other torchtitan module
+# must be imported before any torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
 from dataclasses import dataclass, replace

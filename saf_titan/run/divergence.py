@@ -14,7 +14,7 @@ from saf_titan.run.checkpoints import complete_checkpoints
 
 
 class Diverged(RuntimeError):
-    """The loss, a gradient or a weight has become infinite or NaN; the message says how to go on."""
+    """Raised when a loss, weight or moment has become infinite or NaN; the message says how to go on."""
 
 
 def diverged(what: str, step: int, checkpoints: Path) -> Diverged:

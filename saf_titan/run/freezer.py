@@ -131,8 +131,8 @@ class Freezer(Generic[Batch]):
     def freeze(self, step: int, rate: float, data: CalibrationData[Batch]) -> FreezeResult:
         """Make a share ``rate`` of all heads static and return the outcome.
 
-        Only weights that static heads no longer use, and their moments, are zeroed; with ``saf.compensate``, weights
-        of values and outputs change too. Every rank must call it; nothing is changed if it raises.
+        Weights that static heads no longer use, and their moments, become zero; with ``saf.compensate``, their value or
+        output weights change too. Live heads are not changed. Every rank must call it; nothing is changed if it raises.
 
         Raises ValueError where :func:`make_plan` does and for a held-out loss that is not finite, and RuntimeError if
         the ranks decided on different plans.
