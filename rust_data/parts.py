@@ -176,7 +176,7 @@ def join(
     if manifests[0]["tokenizer"]["sha256"] != tokenizer.sha256:
         raise ValueError(
             f"{folder}: the parts were written with tokenizer {manifests[0]['tokenizer']['name']} (digest "
-            f"{manifests[0]['tokenizer']['sha256'][:12]}), not of {tokenizer.name} ({tokenizer.sha256[:12]})"
+            f"{manifests[0]['tokenizer']['sha256'][:12]}), not with {tokenizer.name} ({tokenizer.sha256[:12]})"
         )
     tokenizer_file = file_to_keep(tokenizer, out)
     segments = [

@@ -88,7 +88,7 @@ def describe(hint: Any) -> str:
         items = {int: "whole numbers", str: "strings"}
         if is_section(args[0]):
             return "a list of tables"
-        return f"a list of {items[args[0]]}" if args[0] in items else f"a list out of {_choices(args[0])}"
+        return f"a list of {items[args[0]]}" if args[0] in items else f"a list of values from {_choices(args[0])}"
     return _WORDS[hint]
 
 
@@ -114,7 +114,7 @@ def _table(value: Any, table: Any) -> Any:
     hints = field_types(table)
     if unknown := [name for name in values if name not in hints]:
         raise Mismatch(
-            f"{unknown[0]} is no key of a group{_suggest(unknown[0], tuple(hints))}; its keys are {', '.join(hints)}"
+            f"{unknown[0]} is not a key of a group{_suggest(unknown[0], tuple(hints))}; its keys are {', '.join(hints)}"
         )
     read = {}
     for name, item in values.items():
