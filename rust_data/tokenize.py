@@ -227,7 +227,7 @@ def _note_unused(args: dict[str, Any], files: list[str]) -> None:
         print("note: --column has no effect on .txt files, which are one document each", file=sys.stderr)
     if args["format"] == "nanogpt" and args["shard_tokens"] != SHARD_TOKENS:
         print(
-            "note: --format nanogpt writes one file for each split, whatever --shard-tokens says; "
+            "note: --shard-tokens has no effect on the files of --format nanogpt, which are one for each split; "
             "it only sets how often progress is saved for --resume",
             file=sys.stderr,
         )

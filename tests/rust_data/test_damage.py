@@ -336,7 +336,7 @@ def test_inspect_checks_the_digest(tmp_path: Path, capsys: pytest.CaptureFixture
         (["tokenizer", "sha256"], None, r"tokenizer\.sha256 is None, expected a text"),
         (["splits"], {}, r"splits\.train is missing"),
         (["splits", "val"], None, r"splits\.val is None"),
-        (["splits", "train", "shards"], [], r"splits\.train\.tokens is 3, and the tokens of its shards"),
+        (["splits", "train", "shards"], [], r"splits\.train\.tokens is 3, but the tokens of its shards"),
         (["splits", "train", "shards", 0, "tokens"], True, r"shards\[0\]\.tokens is True, expected a number"),
         (["splits", "train", "shards", 0, "file"], "../a", "expected the name of a file in the same"),
         (["sources"], [None], r"sources\[0\] is None"),
