@@ -1,4 +1,4 @@
-"""Token shards and synthetic sequence corpora, generated in Rust."""
+"""Tokenizes text to shards and generates synthetic sequences, in Rust."""
 
 from rust_data._native import __version__
 from rust_data.tokenizer import Tokenizer

@@ -1,4 +1,4 @@
-"""What several command lines of `rust_data` read alike: counts, folders, and errors in one line."""
+"""Types of arguments that several command lines of `rust_data` share; their errors fit on one line."""
 
 import argparse
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 from rust_data.sizes import parse_count
 
 LARGEST = 2**63 - 1
-"""Largest whole number that a command line takes."""
+"""The largest count that a command line accepts."""
 
 
 def count(text: str) -> int:
-    """A count such as 4096, 250K or 1.5G."""
+    """Return the value of a count such as 4096, 250K or 1.5G."""
     try:
         return parse_count(text)
     except ValueError as error:
@@ -18,7 +18,7 @@ def count(text: str) -> int:
 
 
 def whole(text: str) -> int:
-    """A whole number of at most 64 bits, with a sign if need be."""
+    """Return a whole number, which may be negative, of at most 64 bits."""
     try:
         value = int(text)
     except ValueError:
@@ -29,7 +29,7 @@ def whole(text: str) -> int:
 
 
 def place(text: str) -> Path:
-    """A file or folder; an empty text would mean the current folder in silence."""
+    """Return the path of a file or folder; refuse an empty text, which `Path` would take for the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("empty; give the name of a folder (. for the current one)")
     return Path(text)

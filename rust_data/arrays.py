@@ -26,12 +26,12 @@ def write_shards(
     A run that fails or is interrupted removes what it has written.
 
     Args:
-        out: A directory without a corpus; it is made if need be.
-        kind: Stands in the manifest as `rust_data.<kind>`.
-        config: What the corpus was made with, for the manifest.
-        splits: Rows of each split.
-        shard_rows: Rows of a shard; memory grows with it.
-        generate: `generate(split, first_row, rows)` gives the arrays of a shard.
+        out: A directory without a corpus; it is made if it does not exist.
+        kind: Written to the manifest as the format `rust_data.<kind>`.
+        config: The settings of the corpus, for the manifest.
+        splits: Number of rows of each split.
+        shard_rows: Number of rows of a shard; memory grows with it.
+        generate: `generate(split, first_row, rows)` returns the arrays of a shard.
 
     Raises:
         ValueError: if `out` holds a corpus or shards of one, or another run writes there.
@@ -61,6 +61,6 @@ def _refuse_shards(out: Path, splits: dict[str, int]) -> None:
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:
-    """Writes an .npz file whole or not at all; ValueError if another run writes the same file."""
+    """Writes a complete .npz file or none at all; raises ValueError if another run writes the same file."""
     with whole_file(path) as temporary, temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)

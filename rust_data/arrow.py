@@ -1,4 +1,4 @@
-"""Columns of texts to columns of ids, from and to the buffers of Arrow."""
+"""Encodes Arrow columns of texts to Arrow columns of ids, without a copy of the buffers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 
 def encode_arrow(tokenizer: Tokenizer, texts: pa.Array | pa.ChunkedArray, threads: int) -> Any:
-    """Ids of a column of texts, as `Tokenizer.encode_arrow` says.
+    """Return the ids of a column of texts; see `Tokenizer.encode_arrow`.
 
     Legend: N texts, B bytes.
 
     Raises:
-        ValueError: for a column of another type, and for a null, with its row.
+        ValueError: if the column is not of strings, if it has a null (the message names the row), or if a chunk
+            has 2**31 ids or more.
     """
     if isinstance(texts, pa.ChunkedArray):
         ids = pa.list_(pa.uint16() if tokenizer.vocab_size <= 1 << 16 else pa.uint32())
@@ -44,18 +45,18 @@ def encode_arrow(tokenizer: Tokenizer, texts: pa.Array | pa.ChunkedArray, thread
 
 
 class MapColumn:
-    """Adds the ids of a column to a table; what `Tokenizer.mapper` gives."""
+    """Adds the ids of a column to a table; `Tokenizer.mapper` returns one."""
 
     def __init__(self, tokenizer: Tokenizer, column: str, to: str, threads: int | None) -> None:
         self.tokenizer, self.column, self.to, self.threads = tokenizer, column, to, threads
-        # datasets keeps results by the state of the function: those of another vocabulary must not be taken
+        # `datasets` caches results by the state of this object; with the digest, those of another vocabulary differ
         self.sha256 = tokenizer.sha256
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """The table with a column more, or with a new one in its place.
+        """Return the table with the ids as a new column, which replaces a column of that name.
 
         Raises:
-            ValueError: if the batch is no table, has no such column, or its column cannot be encoded.
+            ValueError: if the batch is not a table, does not have the column, or the column cannot be encoded.
         """
         if not isinstance(table, pa.Table):
             raise ValueError('mapper: expected tables; use dataset.with_format("arrow").map(..., batched=True)')

@@ -1,7 +1,7 @@
-"""Class-token sequences, in memory: the class of a row shows in which tokens occur in it.
+"""Generates class-token sequences in memory: the class of a row can be read from its tokens.
 
-Each class owns some distinct token types; common types belong to none. A row is a context of both kinds and
-a query in its last place; its label is the class (Tian et al. 2023; Vashisht and Ramaswamy 2026).
+Each class owns some distinct token types; common types belong to no class. A row is a context of tokens of both
+kinds, then a query token; its label is the class (Tian et al. 2023; Vashisht and Ramaswamy 2026).
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from rust_data.threads import num_threads
 class ClassTokens(NamedTuple):
     """tokens [rows, length] int32, labels [rows] int32, distinct [rows, length] bool.
 
-    `distinct` marks the tokens that tell the class, for the horizontal axis of a DTAP map.
+    `distinct` marks the tokens that belong to the class, for the horizontal axis of a DTAP map.
     """
 
     tokens: NDArray[np.int32]
@@ -27,7 +27,7 @@ class ClassTokens(NamedTuple):
 
 
 def vocab_size(*, classes: int, distinct: int, common: int, shared_query: bool = True) -> int:
-    """Number of ids: `classes * distinct` distinct types, then the common ones, then the query or queries."""
+    """Return the number of ids: first `classes * distinct` distinct types, then `common` ones, then the queries."""
     return classes * distinct + common + (1 if shared_query else classes)
 
 
@@ -47,28 +47,28 @@ def generate(
     threads: int | None = None,
     out: ClassTokens | None = None,
 ) -> ClassTokens:
-    """Rows `first_row .. first_row + rows` of the corpus that the other arguments name.
+    """Return the rows from `first_row` up to `first_row + rows` of the corpus that the other arguments define.
 
-    The context is given in one of two ways: `length` and `gamma`, each token distinct with probability gamma,
-    or `counts` = (m, n), m distinct and n common tokens in random order.
+    The context is set in one of two ways. With `length` and `gamma`, each context token is distinct with probability
+    gamma. With `counts` = (m, n), each context has m distinct and n common tokens in random order.
 
     Args:
-        rows: How many rows.
-        classes: Number of classes; a row's class is uniform.
-        distinct: Token types that each class owns.
-        common: Token types that belong to no class.
-        length: Tokens a row, the query included (with `gamma`).
+        rows: Number of rows.
+        classes: Number of classes; the class of a row is drawn uniformly.
+        distinct: Number of token types that each class owns.
+        common: Number of token types that belong to no class.
+        length: Tokens a row, including the query (with `gamma`).
         gamma: Probability in [0, 1] that a context token is distinct.
-        counts: Distinct and common tokens of each context.
+        counts: Numbers of distinct and of common tokens of each context.
         deterministic: With `counts`: classes and types take turns instead of being drawn.
-        shared_query: One query token for all classes, or one a class.
-        seed: Names the corpus, 0 .. 2**64 - 1. A row depends on (seed, its number) alone.
-        first_row: Where to start.
-        threads: Default: the CPUs this process may use.
-        out: Filled and returned instead of new arrays: the result of an earlier call of the same shape, say.
+        shared_query: True for one query token for all classes, False for one a class.
+        seed: Seed of the corpus, 0 .. 2**64 - 1. A row depends only on the seed and on the number of the row.
+        first_row: Number of the first row.
+        threads: Number of threads; by default the number of CPUs that this process may use.
+        out: Arrays to fill and return instead of new ones, for example the result of an earlier call.
 
     Raises:
-        ValueError: naming the argument that does not fit.
+        ValueError: if an argument is out of range or does not go with the others; the message names the argument.
     """
     if (gamma is None) == (counts is None) or (gamma is None) != (length is None):
         raise ValueError("give either length and gamma, or counts=(m, n)")
@@ -108,7 +108,7 @@ def generate(
 
 
 def preview(row: ClassTokens, *, distinct: int, shared_query: bool = True) -> str:
-    """One row (tokens [length], label, distinct [length]) as a person reads it."""
+    """Return one row (tokens [length], label, distinct [length]) as readable text."""
     context = [
         f"d{token // distinct}.{token % distinct}" if mark else f"c{token}"
         for token, mark in zip(row.tokens[:-1].tolist(), row.distinct[:-1], strict=True)

@@ -1,4 +1,4 @@
-"""Folders and files that a command fills whole or not at all."""
+"""Writes folders and files completely or not at all."""
 
 import contextlib
 import fcntl
@@ -9,15 +9,15 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def new_folder(out: Path, check: Callable[[Path], None]) -> Iterator[list[Path]]:
-    """Make `out` if need be, and keep other runs out of it.
+    """Make the folder `out` if it does not exist, and lock it against other runs.
 
     Args:
         out: The folder.
         check: Raises if `out` holds what the caller would overwrite; called once the folder is locked.
 
     Yields:
-        A list to which the caller appends each file before it writes it. If the caller fails, these files are removed,
-        and the folders that were made for it too.
+        A list to which the caller appends the path of each file before it writes the file. If the caller fails, these
+        files and the folders that were made are removed.
 
     Raises:
         ValueError: if another run writes to `out`.
@@ -44,15 +44,15 @@ def new_folder(out: Path, check: Callable[[Path], None]) -> Iterator[list[Path]]
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Write a file under a temporary name, which is yielded, and rename it when it is whole.
+    """Yield a temporary name under which the caller writes a file, then rename that file to `path`.
 
     Raises:
         ValueError: if another run writes the same file.
-        OSError: with the name of the file itself.
+        OSError: if the file cannot be written; the error names `path`, not the temporary name.
     """
     target = temporary(path)
     try:
-        # not truncated before it is locked: another run may be writing it
+        # truncated only after it is locked, because another run may be writing the file
         descriptor = os.open(target, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             lock(descriptor, path)
@@ -72,12 +72,15 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def temporary(path: Path) -> Path:
-    """The name of a file until it is whole."""
+    """Return the name of a file while it is being written."""
     return path.with_name(f"{path.name}.tmp")
 
 
 def lock(descriptor: int, path: Path) -> None:
-    """Keep other runs out until the descriptor is closed; a file system without locks grants none."""
+    """Lock a file or folder until the descriptor is closed; on a file system without locks, do nothing.
+
+    Raises ValueError if another run holds the lock.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

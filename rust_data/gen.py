@@ -1,10 +1,10 @@
-"""Synthetic sequence corpora.
+"""Generates synthetic sequences and writes them to files.
 
     python -m rust_data.gen mqar --pairs 8 --length 512 --split train=100K --split test=3K --out data/mqar
     python -m rust_data.gen class-tokens --classes 4 --counts 2,14 --split train=10K --out data/classes.npz
     python -m rust_data.gen mqar --pairs 3 --length 24 --preview
 
---out takes a directory (.npz shards and manifest.json) or, for a single split, one .npz file.
+--out is a directory (for .npz shards and manifest.json) or, for a single split, one .npz file.
 Splits are consecutive rows of one corpus, so they never share a row.
 """
 
@@ -18,7 +18,7 @@ from rust_data.arguments import count, place, whole
 from rust_data.arrays import Arrays, write_npz, write_shards
 from rust_data.sizes import check_range
 
-# of our own generators: rises when a seed gives other rows than before
+# version of our own generators; increase it when a seed gives other rows than before
 STREAM_VERSION = 2
 _TEST_SEED_OFFSET = 1 << 31
 _SHARD_ROWS = 100_000
@@ -47,33 +47,33 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     add("--vocab-size", type=count, default=8192, metavar="N", help="default: 8192")
     add("--length", type=count, default=512, metavar="T", help="tokens a row (default: 512)")
     add("--pairs", type=whole, default=8, metavar="K", help="key-value pairs a row (default: 8)")
-    add("--power-a", type=float, default=0.01, metavar="A", help="where queries are: 1 uniform (default: 0.01)")
-    add("--zoology", action="store_true", help="the published procedure, bit for bit")
+    add("--power-a", type=float, default=0.01, metavar="A", help="1: queries anywhere, less: earlier (default: 0.01)")
+    add("--zoology", action="store_true", help="generate exactly the rows of the published code (zoology)")
     add("--no-fillers", action="store_true", help="with --zoology: zeros instead of torch's random fillers")
 
-    add = tasks.add_parser("class-tokens", help="sequences whose class shows in their tokens").add_argument
+    add = tasks.add_parser("class-tokens", help="sequences whose tokens show their class").add_argument
     add("--classes", type=whole, default=4, metavar="K", help="default: 4")
     add("--distinct", type=whole, default=1, metavar="C", help="token types of each class (default: 1)")
     add("--common", type=whole, default=16, metavar="D", help="token types of no class (default: 16)")
-    add("--length", type=count, metavar="T", help="tokens a row with the query, with --gamma")
+    add("--length", type=count, metavar="T", help="tokens a row, including the query; goes with --gamma")
     add("--gamma", type=float, metavar="P", help="probability that a context token is distinct")
-    add("--counts", type=_counts, metavar="M,N", help="distinct and common tokens of each context, instead")
+    add("--counts", type=_counts, metavar="M,N", help="instead of these two: distinct and common tokens a context")
     add("--deterministic", action="store_true", help="with --counts: types and classes take turns")
     add("--query-per-class", action="store_true", help="a query token for each class (default: one for all)")
 
     for task in tasks.choices.values():
         add = task.add_argument
-        add("--split", type=_split, action="append", metavar="NAME=ROWS", help="may be given again")
-        add("--out", type=place, metavar="DIR|FILE.npz", help="where the rows go")
+        add("--split", type=_split, action="append", metavar="NAME=ROWS", help="a split; repeat it for several")
+        add("--out", type=place, metavar="DIR|FILE.npz", help="where to write the rows")
         add("--shard-rows", type=count, metavar="N", help="rows a shard (default: 100K)")
         add("--seed", type=whole, default=0, metavar="S", help="default: 0")
         add("--threads", type=whole, metavar="N", help="default: the CPUs this process may use")
-        add("--preview", action="store_true", help="print the first row as a person reads it")
+        add("--preview", action="store_true", help="print the first row as readable text")
     return parser.parse_args(argv)
 
 
 class _MqarTask:
-    """Rows of MQAR, ours or the published ones, from the command line's settings."""
+    """Generates rows of MQAR, ours or the published ones, with the settings of the command line."""
 
     kind = "mqar"
 
@@ -92,7 +92,7 @@ class _MqarTask:
     def rows(self, split_index: int, first_row: int, rows: int) -> mqar.Mqar:
         if not self.zoology:
             return mqar.generate(rows, first_row=first_row, threads=self.threads, **self.config)
-        # the published configuration keeps train seeds below 2**31 and test seeds above
+        # like the published configuration: seeds of the training split are below 2**31, those of the test split above
         config = dict(self.config, seed=self.config["seed"] + split_index * _TEST_SEED_OFFSET)
         return mqar.generate_zoology(rows, random_fillers=self.random_fillers, **config)
 
@@ -102,7 +102,7 @@ class _MqarTask:
 
 
 class _ClassTokensTask:
-    """Rows of class tokens from the command line's settings."""
+    """Generates rows of class tokens with the settings of the command line."""
 
     kind = "class_tokens"
     zoology = False
@@ -126,9 +126,9 @@ class _ClassTokensTask:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Does what the command line asks for; raises ValueError or OSError."""
+    """Run the command; raises ValueError for wrong settings and OSError if a file cannot be written."""
     if args.task == "mqar" and args.no_fillers and not args.zoology:
-        raise ValueError("--no-fillers goes with --zoology; our own rows always have fillers")
+        raise ValueError("--no-fillers works only with --zoology; our own rows always have fillers")
     _refuse_unused(args)
     shard_rows = _SHARD_ROWS if args.shard_rows is None else args.shard_rows
     check_range(1, 2**40, shard_rows=shard_rows)
@@ -155,14 +155,14 @@ def run(args: argparse.Namespace) -> None:
             raise ValueError(f"{args.out}: one file holds one split; give a directory for {', '.join(splits)}")
         write_npz(args.out, generate(names[0], 0, splits[names[0]]))
     else:
-        # the published procedure draws all rows of a split from one stream: a split is one shard
+        # the published code draws all rows of a split from one random stream, so a split is one shard
         shard_rows = max(splits.values()) if task.zoology else shard_rows
         write_shards(args.out, task.kind, task.manifest_config(), splits, max(shard_rows, 1), generate)
     print(f"{', '.join(f'{name}: {rows} rows' for name, rows in splits.items())} in {args.out}")
 
 
 def _refuse_unused(args: argparse.Namespace) -> None:
-    """ValueError for options that would have no effect."""
+    """Raise ValueError for options that would have no effect."""
     given = {
         "--split": args.split,
         "--out": args.out,
@@ -191,7 +191,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except MemoryError:
         print(
-            "error: not enough memory for these rows; a directory as --out takes --shard-rows at a time",
+            "error: not enough memory for these rows; give a directory as --out and a smaller --shard-rows",
             file=sys.stderr,
         )
         return 1

@@ -1,8 +1,8 @@
-"""Looks into token shards: headers, counts, digests, and the first documents as text.
+"""Checks token shards (headers, counts, digests) and prints the first documents as text.
 
     python -m rust_data.inspect DIR|FILE [--documents N] [--no-digest]
 
-Exit status 0 if all agrees, 1 if something does not.
+The exit status is 0 if everything agrees and 1 if something does not.
 """
 
 import argparse
@@ -28,10 +28,10 @@ def check_shard(path: Path, expected: dict[str, Any] | None = None, digest: bool
     Args:
         path: The shard.
         expected: The entry of the shard in the manifest (tokens, documents, sha256), which the header must agree with.
-        digest: Whether to compare the SHA-256 of the file with that of the entry.
+        digest: Whether to compare the SHA-256 of the file with the one in the entry.
 
     Raises:
-        ValueError: naming the file, what is wrong, and both values.
+        ValueError: if something does not agree; the message names the file, the fault and both values.
         OSError: if the file cannot be read.
     """
     header = _native.read_header(path)
@@ -40,7 +40,9 @@ def check_shard(path: Path, expected: dict[str, Any] | None = None, digest: bool
         tokens = _native.read_tokens(path, start, _CHUNK_TOKENS)
         if header["vocab_size"] and tokens.max() >= header["vocab_size"]:
             position = start + int(np.argmax(tokens >= header["vocab_size"]))
-            raise ValueError(f"{path}: id {tokens.max()} at token {position} >= vocab size {header['vocab_size']}")
+            raise ValueError(
+                f"{path}: id {tokens.max()} at token {position} is not below the vocab size {header['vocab_size']}"
+            )
         documents += int(np.count_nonzero(tokens == header["eot"]))
     if header["vocab_size"] and documents != header["documents"]:
         raise ValueError(f"{path}: header says {header['documents']} documents, its tokens say {documents}")
@@ -57,7 +59,7 @@ def check_shard(path: Path, expected: dict[str, Any] | None = None, digest: bool
 def documents_of(path: Path, count: int, max_tokens: int = 4096) -> Iterator[np.ndarray]:
     """Yield the ids of the first `count` documents of a shard, each cut to `max_tokens` tokens.
 
-    The first one may be the rest of a document that began in the shard before.
+    The first one may be the rest of a document that began in the preceding shard.
     """
     header = _native.read_header(path)
     start = 0
@@ -75,7 +77,7 @@ def documents_of(path: Path, count: int, max_tokens: int = 4096) -> Iterator[np.
 
 
 def inspect(path: Path, num_documents: int = 2, digest: bool = True) -> None:
-    """Check a shard or a folder of shards and print what it holds. Raises the errors of `check_shard`."""
+    """Check a shard or a folder of shards and print its contents. Raises the errors of `check_shard`."""
     check_range(0, 2**31, documents=num_documents)
     if path.is_file():
         _print_shard(path, check_shard(path))
@@ -90,7 +92,7 @@ def inspect(path: Path, num_documents: int = 2, digest: bool = True) -> None:
         for shard in split["shards"]:
             header = check_shard(path / shard["file"], shard, digest)
             if header["tokenizer_sha256"] != tokenizer["sha256"]:
-                raise ValueError(f"{path / shard['file']}: of another tokenizer than the manifest says")
+                raise ValueError(f"{path / shard['file']}: written with another tokenizer than the manifest says")
             _print_shard(path / shard["file"], header)
     for source in manifest["sources"]:
         note = f", {source['skipped']} rows skipped" if source["skipped"] else ""
@@ -112,7 +114,7 @@ def _print_documents(path: Path, count: int) -> None:
     tokenizer = next((known for known in map(Tokenizer, BUNDLED) if known.sha256 == digest), None)
     if tokenizer is None:
         if count:
-            print("  documents are shown as text for bundled tokenizers alone")
+            print("  documents can be shown as text only for bundled tokenizers")
         return
     for number, ids in enumerate(documents_of(path, count)):
         text = " ".join(tokenizer.decode(ids).split())
@@ -129,7 +131,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         if args.no_digest and args.path.is_file():
-            raise ValueError("--no-digest: a file alone has no digest to compare; leave it out")
+            raise ValueError("--no-digest: a single file has no manifest with a digest; leave the option out")
         inspect(args.path, args.documents, not args.no_digest)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

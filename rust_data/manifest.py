@@ -1,4 +1,4 @@
-"""Reading the manifest of a directory of token shards."""
+"""Reads, checks and writes the manifest of a directory of token shards."""
 
 import json
 from pathlib import Path
@@ -9,17 +9,18 @@ from rust_data.folder import whole_file
 NAME = "manifest.json"
 FORMAT = "rust_data.tokens"
 NANOGPT_NAME = "meta.json"
-"""Name of the manifest of a corpus in nanoGPT's form."""
+"""Name of the manifest of a corpus in nanoGPT's format."""
 SPLITS = ("train", "val")
 
 _TEXT, _COUNT = str, int
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a complete corpus, each of whose fields has been checked.
+    """Return the manifest of a complete corpus, after a check of every field.
 
     Raises:
-        ValueError: if the directory has none, with what to do about it, or it is of another kind or damaged.
+        ValueError: if the directory has no manifest (the message says what to do), or if the manifest is of another
+            format or damaged.
         OSError: if the file cannot be read.
     """
     path = directory / NAME
@@ -44,14 +45,14 @@ def _what_is_there(directory: Path) -> str:
     if not directory.is_dir():
         return "no such folder"
     if (directory / "progress.json").is_file():
-        return "its run has not finished: go on with --resume"
+        return "the run that tokenizes has not finished: go on with --resume"
     if (directory / NANOGPT_NAME).is_file():
-        return f"the folder holds a corpus in nanoGPT's form ({NANOGPT_NAME}), which has no headers to check"
+        return f"the folder holds a corpus in nanoGPT's format ({NANOGPT_NAME}), which has no headers to check"
     return "not a directory of token shards"
 
 
 class _Fault(Exception):
-    """What is wrong with a manifest."""
+    """A fault of a manifest, as text."""
 
 
 def _check(manifest: dict[str, Any]) -> None:
@@ -93,7 +94,7 @@ def _check_split(place: str, split: dict[str, Any]) -> None:
     for total in ("tokens", "documents"):
         found, said = sum(shard[total] for shard in shards), _get(split, place, total, _COUNT)
         if found != said:
-            raise _Fault(f"{place}{total} is {said}, and the {total} of its shards add up to {found}")
+            raise _Fault(f"{place}{total} is {said}, but the {total} of its shards add up to {found}")
 
 
 def _get(table: dict[str, Any], place: str, name: str, kind: type) -> Any:
@@ -107,6 +108,6 @@ def _get(table: dict[str, Any], place: str, name: str, kind: type) -> Any:
 
 
 def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    """Writes the manifest whole or not at all."""
+    """Writes the complete manifest or nothing at all."""
     with whole_file(directory / NAME) as temporary:
         temporary.write_text(json.dumps(manifest, indent=2) + "\n")

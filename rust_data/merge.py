@@ -1,8 +1,8 @@
-"""Joins the parts that the machines of an array job made (`tokenize --part i/n`) into one corpus.
+"""Joins the parts that the machines of an array job wrote (`tokenize --part i/n`) into one corpus.
 
     python -m rust_data.merge OUT PART_DIR...
 
-Give the parts in their order. Shards are hard-linked where the file system can, else copied; the parts stay.
+Give the parts in their order. Shards are hard-linked, or copied if the file system has no hard links. The parts stay.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def merge(out: Path, parts: list[Path]) -> dict[str, Any]:
     """
     manifests = check_parts(parts)
     merged = dict(manifests[0], part=list(_WHOLE), splits={}, sources=merge_sources(manifests))
-    # the settings of one part are not those of the whole
+    # the settings in the first manifest are those of one part
     merged.pop("settings", None)
     tokenizer_file = _tokenizer_file(parts, merged["tokenizer"]["sha256"], out)
     with new_folder(out, refuse_corpus) as files:
@@ -58,7 +58,7 @@ def merge(out: Path, parts: list[Path]) -> dict[str, Any]:
 
 
 def _tokenizer_file(parts: list[Path], digest: str, out: Path) -> bytes | None:
-    """The tokenizer.json of the first part that has it, for the folder of all."""
+    """Return the content of the tokenizer.json for `out`, from the first part that has it; None if no part has."""
     for file in (part / TOKENIZER_NAME for part in parts):
         if file.is_file() and (tokenizer := Tokenizer(file)).sha256 == digest:
             return file_to_keep(tokenizer, out)
@@ -76,7 +76,7 @@ def check_parts(parts: list[Path]) -> list[dict[str, Any]]:
         for shard in (shard for split in SPLITS for shard in manifest["splits"][split]["shards"]):
             if not (part / shard["file"]).is_file():
                 raise ValueError(
-                    f"{part / shard['file']}: missing, and the manifest lists it; tokenize this part again"
+                    f"{part / shard['file']}: missing, although the manifest lists it; tokenize this part again"
                 )
     places = [part.resolve() for part in parts]
     twice = [part for i, part in enumerate(parts) if places[i] in places[:i]]
@@ -110,7 +110,7 @@ def merge_sources(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     merged: dict[tuple[str, str], dict[str, Any]] = {}
     for source in (source for manifest in manifests for source in manifest["sources"]):
         entry = merged.setdefault((source["file"], source["sha256"]), dict(source, documents=0, skipped=0))
-        # a part of a pipeline knows the tokens of a file that are in it
+        # only parts of a pipeline have the number of tokens of a file, and only of the tokens in that part
         entry.pop("tokens", None)
         entry["documents"] += source["documents"]
         entry["skipped"] += source["skipped"]

@@ -1,6 +1,6 @@
-"""Multi-query associative recall (MQAR) sequences, in memory.
+"""Generates sequences of multi-query associative recall (MQAR) in memory.
 
-A row starts with key-value pairs; later each key comes once more, and the label there is its value:
+A row starts with key-value pairs. Later each key occurs once more, as a query, and the label there is its value:
 
     k1 v1 k2 v2  .  .  k2  .  .  .  k1  .       inputs
     -  -  -  -   -  -  v2  -  -  -  v1  -       labels, - is -100
@@ -21,14 +21,14 @@ IGNORE = -100
 
 
 class Mqar(NamedTuple):
-    """inputs [rows, length] and labels [rows, length], int32; labels are -100 where nothing is asked."""
+    """inputs [rows, length] and labels [rows, length], int32; labels are -100 where there is no query."""
 
     inputs: NDArray[np.int32]
     labels: NDArray[np.int32]
 
 
 class Borders(NamedTuple):
-    """Fillers are 0 .. first_key, keys go up to first_value, values up to the vocabulary size."""
+    """The ranges of ids: fillers below first_key, keys below first_value, values below the vocabulary size."""
 
     first_key: int
     first_value: int
@@ -46,25 +46,25 @@ def generate(
     threads: int | None = None,
     out: Mqar | None = None,
 ) -> Mqar:
-    """Rows `first_row .. first_row + rows` of the corpus that the other arguments name.
+    """Return the rows from `first_row` up to `first_row + rows` of the corpus that the other arguments define.
 
-    A row depends on (seed, its number) alone: batches, threads and machines do not show. Keys, values and
-    fillers come from disjoint ranges of ids (`borders`), so that a look-up solver scores exactly 1, and
-    every position behind the pairs can hold a query.
+    A row depends only on the seed and on its number, not on batches, threads or the machine. Keys, values and fillers
+    come from disjoint ranges of ids (`borders`), so that looking up each query solves the task exactly. Every position
+    after the pairs can hold a query.
 
     Args:
-        rows: How many rows.
+        rows: Number of rows.
         vocab_size: Number of ids; a quarter are fillers, the rest keys and values in equal shares.
         length: Tokens a row, at least 3 * pairs.
-        pairs: Key-value pairs, and queries, a row.
-        power_a: Position g behind the pairs holds a query with weight (g + 1)^(power_a - 1); 1 is uniform.
-        seed: Names the corpus, 0 .. 2**64 - 1.
-        first_row: Where to start.
-        threads: Default: the CPUs this process may use.
-        out: Filled and returned instead of new arrays: the result of an earlier call of the same shape, say.
+        pairs: Number of key-value pairs, and of queries, a row.
+        power_a: Position g after the pairs, from 0, holds a query with weight (g + 1)^(power_a - 1); 1 is uniform.
+        seed: Seed of the corpus, 0 .. 2**64 - 1.
+        first_row: Number of the first row.
+        threads: Number of threads; by default the number of CPUs that this process may use.
+        out: Arrays to fill and return instead of new ones, for example the result of an earlier call.
 
     Raises:
-        ValueError: naming the argument that does not fit.
+        ValueError: if an argument is out of range; the message names it.
     """
     check_range(0, 2**64 - 1, seed=seed, first_row=first_row)
     check_range(0, 2**64 - first_row, rows=rows)
@@ -85,7 +85,7 @@ def generate(
 
 
 def borders(vocab_size: int) -> Borders:
-    """Where keys and values begin among the ids of `generate`."""
+    """Return where keys and values begin among the ids of `generate`."""
     row = _empty(1, 3)
     return Borders(*_native.mqar(*row, vocab_size=vocab_size, pairs=1, power_a=1.0, seed=0, first_row=0, threads=1))
 
@@ -100,30 +100,30 @@ def generate_zoology(
     seed: int = 0,
     random_fillers: bool = True,
 ) -> Mqar:
-    """The published generator of zoology, bit for bit, its peculiarities included.
+    """Return exactly the rows of the published generator (zoology), including its peculiarities.
 
-    All examples share one random stream, queries sit on even offsets only, and a filler can repeat a key of
-    its row. Fillers are one draw `torch.randint(vocab_size, (examples, length))` from torch's global
-    generator, as published: `seed` does not reach it, `torch.manual_seed` does.
+    All examples share one random stream, queries have even offsets only, and a filler can repeat a key of its row.
+    As published, fillers are one draw `torch.randint(vocab_size, (examples, length))` from torch's global generator,
+    which depends on `torch.manual_seed` and not on `seed`.
 
     Args:
-        examples: How many rows; other numbers give other rows.
-        vocab_size: Keys are 1 .. vocab_size // 2, values the upper half.
-        length: Even, at least 4 * pairs, below vocab_size.
-        pairs: Key-value pairs a row.
-        power_a: Slot g has weight proportional to (g + 1)^(power_a - 1).
-        seed: Seed of NumPy's legacy stream, 0 .. 2**32 - 1.
-        random_fillers: False leaves zeros and does without torch.
+        examples: Number of rows; with another number, all rows are different.
+        vocab_size: Number of ids; keys are 1 .. vocab_size // 2 - 1, values are the upper half.
+        length: Tokens a row; even, at least 4 * pairs, below vocab_size.
+        pairs: Number of key-value pairs a row.
+        power_a: Slot g, from 0, has a weight proportional to (g + 1)^(power_a - 1).
+        seed: Seed of NumPy's legacy generator, 0 .. 2**32 - 1.
+        random_fillers: False for zeros in place of fillers; torch is then not needed.
 
     Raises:
-        ValueError: naming the argument that does not fit, or if fillers are asked for and torch is missing.
+        ValueError: if an argument is out of range (the message names it), or if fillers need torch and it is missing.
     """
     check_range(0, 2**32 - 1, seed=seed)
     check_range(1, 2**30, vocab_size=vocab_size, pairs=pairs)
     if not 0 < power_a <= 10:
         raise ValueError(f"power_a={power_a}: must be in (0, 10]")
     result = _empty(examples, length)
-    # in NumPy, because the last bits of the weights decide draws
+    # computed in NumPy, as published, because the last bits of the weights can change a draw
     slots = max((length - 2 * pairs) // 2, 0)
     weights = power_a * np.arange(1, slots + 1) ** (float(power_a) - 1)
     weights = weights / weights.sum()
@@ -139,7 +139,7 @@ def _torch() -> Any:
         try:
             import torch
         except ImportError:
-            raise ValueError("the published fillers are drawn by torch: install it, or leave fillers out") from None
+            raise ValueError("the published fillers are drawn by torch: install torch, or leave fillers out") from None
         return torch
     return sys.modules["torch"]
 
@@ -151,7 +151,7 @@ def _empty(rows: int, length: int) -> Mqar:
 
 
 def preview(inputs: NDArray[np.int32], labels: NDArray[np.int32], pairs: int) -> str:
-    """One row as a person reads it: the pairs, then each query with its label and the gap before it."""
+    """Return one row as readable text: the pairs, then each query with its position and label, then the fillers."""
     names = {int(key): f"k{i + 1}" for i, key in enumerate(inputs[: 2 * pairs : 2])}
     lines = ["pairs:"]
     for i in range(pairs):

@@ -1,4 +1,4 @@
-"""Arrays that a caller brings for the results, so that a training loop can use the same memory again."""
+"""Checks arrays that a caller passes for the results, so that a training loop can reuse its memory."""
 
 import itertools
 from typing import Any

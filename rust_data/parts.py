@@ -1,7 +1,8 @@
-"""A corpus in parts, written by tasks that read their documents themselves, and joined to the corpus of one job.
+"""Writes a corpus in parts, one for each task of a pipeline, and joins them to the corpus that one job would write.
 
-A part is a folder of shards with a manifest, all of it train. Its sources say how many tokens each file gave, so that
-`join` can put the files into one order, whatever the number of tasks, and cut the splits and the shards anew.
+A part is a folder of shards with a manifest; all of it is in the split train. The manifest holds how many tokens each
+input file gave. So `join` can bring the files into one order, whatever the number of tasks, and cut splits and shards
+anew.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from rust_data.tokenizer_file import NAME as TOKENIZER_NAME
 from rust_data.tokenizer_file import file_to_keep, keep_file
 
 _BATCH_BYTES = 1 << 22
-"""Text that is encoded at a time."""
+"""Amount of text that is encoded at a time, in characters."""
 
 
 class PartWriter:
-    """Writes the i-th of n parts: documents in, shards and a manifest out.
+    """Writes the i-th of n parts: takes documents and writes shards and a manifest.
 
     Args:
-        folder: Of all parts; the part is the folder part-<i>-of-<n> in it. One that is there already, of an earlier
-            run of the same task, is replaced when the new one is complete.
-        part: (i, n).
+        folder: The folder of all parts; the part is the folder part-<i>-of-<n> in it. If that exists, from an earlier
+            run of the same task, it is replaced when the new part is complete.
+        part: (i, n), 0 <= i < n.
         tokenizer: The tokenizer.
         shard_tokens: Tokens a shard of the part.
-        threads: Threads that encode.
+        threads: Number of threads that encode.
 
     Raises:
         ValueError: for settings out of range, or if another task writes the same part.
@@ -66,19 +67,22 @@ class PartWriter:
             self.close()
             raise
         self._sources: list[dict[str, Any]] = []
-        # those that wait to be encoded: text, name, index of the source
+        # documents that wait to be encoded: text, name, index of the source
         self._texts: list[str] = []
         self._names: list[str] = []
         self._source_of: list[int] = []
         self._waiting = 0
 
     def add(self, text: str, *, file: str = "", name: str = "") -> None:
-        """Adds a document behind the others.
+        """Adds a document after the others.
 
         Args:
-            text: Of the document; special tokens in it are plain text.
-            file: The file that it comes from, if known. `join` orders the documents by it.
-            name: For the error message.
+            text: The text of the document; special tokens in it are plain text.
+            file: The file that the document comes from, if known. `join` orders the documents by file.
+            name: Name of the document, for error messages.
+
+        Raises:
+            ValueError: if a text is not a str or cannot be encoded, perhaps at a later call; the message has its name.
         """
         if not isinstance(text, str):
             raise ValueError(f"document {name}: its text is {type(text).__name__}, expected str")
@@ -123,7 +127,7 @@ class PartWriter:
         return manifest
 
     def close(self) -> None:
-        """Lets other tasks write the part. Without `finish` before it, nothing that counts as a part is left."""
+        """Releases the lock of the part. Without a call of `finish` before, no part is written."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -136,7 +140,7 @@ class PartWriter:
         except ValueError as error:
             raise self._name_document(error) from None
         self._writer.write(ids, offsets)
-        # and the end-of-text token
+        # plus 1 for the end-of-text token
         lengths = np.diff(offsets) + 1
         for source, length in zip(self._source_of, lengths.tolist(), strict=True):
             self._sources[source]["documents"] += 1
@@ -157,10 +161,10 @@ class PartWriter:
 def join(
     out: Path, folder: Path, tokenizer: Tokenizer, *, shard_tokens: int = 100_000_000, val_tokens: int = 0
 ) -> dict[str, Any]:
-    """Joins all parts in a folder to the corpus that one job makes, and returns its manifest.
+    """Joins all parts in a folder to the corpus that one job would write, and returns its manifest.
 
-    The documents come in the order of the names of their files; those of one file, and those without one, in the order
-    of the parts. Splits and shards are cut as `tokenize` cuts them. The parts stay.
+    Documents are ordered by the names of their files; documents of the same file, and documents without a file, are in
+    the order of the parts. Splits and shards are cut as in `tokenize`. The parts stay.
 
     Raises:
         ValueError: if a part is missing, not complete, changed since it was written or of another tokenizer, or if
@@ -171,14 +175,14 @@ def join(
     manifests = check_parts(parts)
     if manifests[0]["tokenizer"]["sha256"] != tokenizer.sha256:
         raise ValueError(
-            f"{folder}: the parts are of tokenizer {manifests[0]['tokenizer']['name']} (digest "
-            f"{manifests[0]['tokenizer']['sha256'][:12]}), not of {tokenizer.name} ({tokenizer.sha256[:12]})"
+            f"{folder}: the parts were written with tokenizer {manifests[0]['tokenizer']['name']} (digest "
+            f"{manifests[0]['tokenizer']['sha256'][:12]}), not with {tokenizer.name} ({tokenizer.sha256[:12]})"
         )
     tokenizer_file = file_to_keep(tokenizer, out)
     segments = [
         segment for part, manifest in zip(parts, manifests, strict=True) for segment in _segments(part, manifest)
     ]
-    # stable: equal names keep the order of the parts
+    # the sort is stable, so pieces of the same file stay in the order of the parts
     segments.sort(key=lambda segment: segment[0])
     for part, manifest in zip(parts, manifests, strict=True):
         for shard in manifest["splits"]["train"]["shards"]:
@@ -218,7 +222,10 @@ def _part_folders(folder: Path) -> list[Path]:
 
 
 def _segments(part: Path, manifest: dict[str, Any]) -> list[tuple[str, Path, int, int]]:
-    """(name of the source, shard, first token, tokens) for each piece of a part, in its order."""
+    """Return the pieces of a part in its order: (name of the source, path of the shard, first token, tokens).
+
+    A piece is the tokens of one source in one shard.
+    """
     train, val = (manifest["splits"][split] for split in ("train", "val"))
     tokens = [source.get("tokens", 0) for source in manifest["sources"]]
     if val["tokens"] or sum(tokens) != train["tokens"]:

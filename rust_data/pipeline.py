@@ -1,4 +1,4 @@
-"""Steps of datatrove pipelines: documents of any of its readers to our shards, on any of its executors.
+"""Steps of datatrove pipelines that write our shards; they work with all readers and executors of datatrove.
 
     LocalPipelineExecutor([JsonlReader("texts"), TokenizeToShards("corpus.parts")], tasks=4).run()
     LocalPipelineExecutor([JoinShards("corpus.parts", "corpus")], tasks=1).run()
@@ -28,13 +28,13 @@ class TokenizeToShards(PipelineStep):
     A task that runs again replaces its part.
 
     Args:
-        folder: Of all parts, on a file system that all tasks share.
-        tokenizer: Name or file, as `rust_data.Tokenizer` takes it.
+        folder: The folder of all parts, on a file system that all tasks share.
+        tokenizer: A name or file, as for `rust_data.Tokenizer`.
         shard_tokens: Tokens a shard of a part, below 2**31.
-        threads: Threads a task.
+        threads: Number of threads a task.
 
     Raises:
-        ValueError: for settings that no task could use.
+        ValueError: for settings out of range, or if there is no such tokenizer.
     """
 
     name = "rust_data: tokenize to shards"
@@ -50,9 +50,9 @@ class TokenizeToShards(PipelineStep):
     ) -> None:
         super().__init__()
         check_range(1, 2**31 - 1, shard_tokens=shard_tokens)
-        # before tasks are queued for it
+        # load it once now, so that a wrong name is an error before tasks are queued
         Tokenizer(tokenizer)
-        # texts: an executor records its steps as JSON and sends them to its tasks
+        # stored as strings, because an executor writes its steps as JSON and sends them to its tasks
         self.folder, self.tokenizer = str(folder), str(tokenizer)
         self.shard_tokens, self.threads = shard_tokens, num_threads(threads)
 
@@ -60,7 +60,7 @@ class TokenizeToShards(PipelineStep):
         """Write the documents of one task.
 
         Raises:
-            ValueError: for a document that cannot be encoded, with its id.
+            ValueError: if a document cannot be encoded; the message has its id.
             OSError: if a file cannot be written.
         """
         tokenizer = Tokenizer(self.tokenizer)
@@ -80,17 +80,17 @@ class TokenizeToShards(PipelineStep):
 
 
 class JoinShards(PipelineStep):
-    """The only step of a pipeline of one task: joins the parts to the corpus that one job makes. The parts stay.
+    """The only step of a pipeline of one task: joins the parts to the corpus that one job would write. The parts stay.
 
     Args:
-        parts: The folder of `TokenizeToShards`.
+        parts: The folder that `TokenizeToShards` wrote.
         out: The folder of the corpus.
-        tokenizer: That of the parts.
+        tokenizer: The tokenizer of the parts.
         shard_tokens: Tokens a shard, below 2**31.
         val_tokens: The leading whole documents that reach this many tokens are the val split, as in `tokenize`.
 
     Raises:
-        ValueError: for settings that cannot be used.
+        ValueError: for settings out of range, or if there is no such tokenizer.
     """
 
     name = "rust_data: join shards"
@@ -116,10 +116,10 @@ class JoinShards(PipelineStep):
         """Join the parts.
 
         Raises:
-            ValueError: as `rust_data.parts.join` does, and if there are several tasks.
+            ValueError: if the pipeline has several tasks, and in the cases of `rust_data.parts.join`.
         """
         if world_size != 1:
-            raise ValueError(f"JoinShards: {world_size} tasks; the parts are joined by one (tasks=1)")
+            raise ValueError(f"JoinShards: {world_size} tasks; run it in a pipeline of one task (tasks=1)")
         manifest = join(
             Path(self.out),
             Path(self.parts),

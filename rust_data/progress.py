@@ -1,4 +1,4 @@
-"""The progress line of a long run: a bar on a terminal, a line now and then elsewhere."""
+"""Shows the progress of a long run: as a bar on a terminal, otherwise as a line every 30 seconds."""
 
 import threading
 import time
@@ -37,7 +37,7 @@ def show(progress: Callable[[], Counters], worker: threading.Thread, stream: Tex
 
 
 def describe(counters: Counters, seconds: float) -> str:
-    """Return one line of text with the share done, the speed, the counts so far, and the time left."""
+    """Return one line of text with the share that is done, the speed, the counts so far, and the time left."""
     text_bytes, tokens, documents, skipped, shards, read, total = counters
     share = min(read / total, 1.0) if total else 0.0
     filled = round(share * _BAR_WIDTH)

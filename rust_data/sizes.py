@@ -1,13 +1,13 @@
-"""Counts with a suffix, as command lines take and print them: 250K, 100M, 1.5G."""
+"""Counts with a suffix, as command lines read and print them: 250K, 100M, 1.5G."""
 
 _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def parse_count(text: str) -> int:
-    """The number that `text` means; K, M and G are powers of 1000.
+    """Return the number that `text` stands for; the suffixes K, M, G and T are powers of 1000.
 
     Raises:
-        ValueError: if `text` is not a non-negative number with an optional suffix, or not a whole one.
+        ValueError: if `text` is not a non-negative whole number, with or without a suffix, below 2**63.
 
     >>> parse_count("100M"), parse_count("1.5k"), parse_count("7")
     (100000000, 1500, 7)
@@ -25,20 +25,20 @@ def parse_count(text: str) -> int:
 
 
 def format_count(value: float) -> str:
-    """`value` in three digits with its suffix.
+    """Return `value` as text with three digits and a suffix.
 
     >>> format_count(1_234_567), format_count(950), format_count(999_999)
     ('1.23M', '950', '1M')
     """
     for suffix in ("T", "G", "M", "K"):
-        # what would be rounded to a thousand of the next suffix belongs to this one
+        # 0.9995: 999,950 would be rounded to 1000K, so it is written as 1M
         if value >= 0.9995 * _FACTORS[suffix]:
             return f"{value / _FACTORS[suffix]:.3g}{suffix}"
     return f"{value:.3g}"
 
 
 def check_range(low: int, high: int, **values: int) -> None:
-    """Raises ValueError for the first of the named values outside `low .. high`."""
+    """Raises ValueError for the first of the named values that is not in `low .. high`, both included."""
     for name, value in values.items():
         if not low <= value <= high:
             raise ValueError(f"{name}={value}: must be in {low} .. {high}")

@@ -1,8 +1,8 @@
-"""Text files to token shards.
+"""Tokenizes text files to shards.
 
     python -m rust_data.tokenize fineweb-edu/*.parquet --out data/fineweb_edu --val-tokens 10M
 
-Inputs are parquet, jsonl (plain, .gz, .zst) and txt (one document a file) files, folders and globs, or
+Inputs are parquet, jsonl (plain, .gz, .zst) and txt files (one document a file), folders and globs, or
 `sample:edu`, the bundled corpus. The val split is the leading whole documents that reach --val-tokens; a document
 that is larger than that is split.
 """
@@ -26,10 +26,10 @@ from rust_data.tokenizer_file import file_to_keep, keep_file
 FORMATS = ("shards", "nanogpt")
 ON_ERROR = ("stop", "skip")
 SHARD_TOKENS = 100_000_000
-"""Tokens a shard, unless told otherwise."""
+"""Default number of tokens a shard."""
 _JOURNAL = "progress.json"
 _LISTED = 20
-"""Number of names that a message lists."""
+"""Largest number of names that a message lists."""
 SAMPLES = {"sample:edu": Path(__file__).parent / "assets" / "sample_edu.parquet"}
 
 
@@ -53,25 +53,25 @@ def tokenize(
     """Tokenizes `inputs` into shards under `out` and returns the manifest.
 
     Args:
-        inputs: File, folder, glob or `sample:edu`, or a list of them; read in the order given.
-        out: Directory for the shards; must not hold a corpus yet unless `resume`.
-        tokenizer: Name or file, as `rust_data.Tokenizer` takes it. A tokenizer.json is copied into `out`.
+        inputs: File, folder, glob or `sample:edu`, or a list of them; they are read in the given order.
+        out: Directory for the shards; it must not hold a corpus, except with `resume`.
+        tokenizer: Name or file, as for `rust_data.Tokenizer`. A tokenizer.json is copied into `out`.
         column: Column or field that holds the text.
-        shard_tokens: Tokens in each shard but the last of a split, below 2**31.
-        val_tokens: The leading whole documents that reach this many tokens are the val split. Of a document that is
-            itself larger, val gets this many tokens and train the rest; the manifest says so (`cut_document`).
+        shard_tokens: Tokens in each shard except the last of a split, below 2**31.
+        val_tokens: The leading whole documents that reach this many tokens are the val split. If such a document is
+            itself larger, val gets this many tokens and train the rest; the manifest records that (`cut_document`).
         seed: 0 keeps the order of the input; any other seed permutes the documents.
-        threads: Default: the CPUs this process may use.
-        part: (i, n): do the i-th of n disjoint parts.
-        on_error: "stop" at the first row without usable text, or "skip" and count it.
-        memory: Bytes to stay below; default 1 GB, or 96 MiB for each thread and once more if that is more.
-        resume: Go on with a run that was killed; the shards come out the same. Settings and inputs must be the same,
-            but an interrupted run may go from on_error="stop" to "skip".
+        threads: Number of threads; by default the number of CPUs that this process may use.
+        part: (i, n): do only the i-th of n disjoint parts, counted from 0.
+        on_error: "stop" at the first row without usable text, or "skip" and count such rows.
+        memory: Limit in bytes; by default 1 GB, or (threads + 1) * 96 MiB if that is more.
+        resume: Continue a run that was killed; the shards are the same as without the kill. Settings and inputs must
+            be the same, except that on_error may change from "stop" to "skip".
         format: "shards", or "nanogpt" for flat train.bin and val.bin; a split without tokens has no file.
-        quiet: No progress on standard error.
+        quiet: True for no progress on standard error.
 
     Raises:
-        ValueError: for unusable settings, files and rows; the text names which.
+        ValueError: for unusable settings, files and rows; the message names them.
         OSError: if a file cannot be read or written.
         KeyboardInterrupt: if interrupted; the run can be resumed.
     """
@@ -96,7 +96,7 @@ def tokenize(
         resume=resume,
         format=format,
     )
-    # read before the work, which may take hours
+    # read now, because the file may change during the work, which may take hours
     file = file_to_keep(loaded, Path(out))
     manifest: dict[str, Any] = json.loads(_run(job, quiet))
     keep_file(file, Path(out))
@@ -136,7 +136,7 @@ def _job(
 
 
 def _run(job: _native.TokenizeJob, quiet: bool) -> str:
-    """Runs the job on a thread of its own, so that this one can report and be interrupted."""
+    """Runs the job on another thread, so that this thread can show progress and be interrupted."""
     outcome: list[str | BaseException] = []
 
     def work() -> None:
@@ -170,7 +170,7 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="file, folder, glob or sample:edu")
-    add("--out", required=True, type=place, metavar="DIR", help="where the shards go")
+    add("--out", required=True, type=place, metavar="DIR", help="where to write the shards")
     add(
         "--tokenizer", default="gpt2", metavar="NAME|PATH", help="gpt2, bytes, cl100k_base, ..., a file (default: gpt2)"
     )
@@ -179,13 +179,13 @@ def parse_args(argv: list[str] | None) -> argparse.Namespace:
     add("--val-tokens", type=count, default=10_000_000, metavar="N", help="tokens of the val split (default: 10M)")
     add("--seed", type=whole, default=0, metavar="S", help="permute the documents; 0 keeps their order (default)")
     add("--threads", type=whole, metavar="N", help="default: the CPUs this process may use")
-    add("--part", type=_part, default=(0, 1), metavar="i/n", help="do the i-th of n disjoint parts, from 0")
-    add("--on-error", choices=ON_ERROR, default="stop", help="rows without usable text (default: stop)")
-    add("--memory", type=count, metavar="BYTES", help="memory to stay below (default: 1G, more from 9 threads on)")
-    add("--resume", action="store_true", help="go on with a run that was killed")
+    add("--part", type=_part, default=(0, 1), metavar="i/n", help="do only the i-th of n disjoint parts, from 0")
+    add("--on-error", choices=ON_ERROR, default="stop", help="at rows without usable text (default: stop)")
+    add("--memory", type=count, metavar="BYTES", help="limit of memory (default: 1G, more from 9 threads on)")
+    add("--resume", action="store_true", help="continue a run that was killed")
     add("--format", choices=FORMATS, default="shards", help="nanogpt: flat train.bin and val.bin")
-    add("--dry-run", action="store_true", help="say what would be read, and stop")
-    add("--quiet", action="store_true", help="no progress")
+    add("--dry-run", action="store_true", help="print what would be read, and stop")
+    add("--quiet", action="store_true", help="show no progress")
     return parser.parse_args(argv)
 
 
@@ -216,19 +216,19 @@ def main(argv: list[str] | None = None) -> int:
     broken = [(source["file"], source["error"]) for source in manifest["sources"] if "error" in source]
     if skipped or broken:
         name = NANOGPT_NAME if args["format"] == "nanogpt" else NAME
-        print(f"left out: {skipped} rows and {len(broken)} files; {out / name} says of which")
+        print(f"left out: {skipped} rows and {len(broken)} files; {out / name} lists them by file")
         _print_names(broken)
     return 0
 
 
 def _note_unused(args: dict[str, Any], files: list[str]) -> None:
-    """Says which options had another value than their default and do not matter to the result."""
+    """Prints a note for each option that was changed from its default but has no effect on the result."""
     if args["column"] != "text" and all(file.endswith((".txt", ".txt.gz", ".txt.zst")) for file in files):
         print("note: --column has no effect on .txt files, which are one document each", file=sys.stderr)
     if args["format"] == "nanogpt" and args["shard_tokens"] != SHARD_TOKENS:
         print(
-            "note: --shard-tokens has no effect on the files of --format nanogpt, one for each split; "
-            "it only says how often a run can be resumed",
+            "note: --shard-tokens has no effect on the files of --format nanogpt, which are one for each split; "
+            "it only sets how often progress is saved for --resume",
             file=sys.stderr,
         )
 
@@ -251,7 +251,7 @@ def _print_plan(inputs: list[str], out: Path, args: dict[str, Any]) -> None:
 
 
 def _print_passed_over(names: list[tuple[str, str]], listed: int) -> None:
-    """Says how many names in folders and globs were no inputs, and lists the first `listed` of them."""
+    """Prints how many names in folders and globs were not inputs, and the first `listed` of them."""
     if names and listed:
         print(f"passed over: {len(names)}")
         _print_names(names[:listed])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 BUNDLED = ("gpt2", "r50k_base", "bytes")
 BYTES = Path(__file__).parent / "assets" / "bytes" / "tokenizer.json"
-"""A token for each byte, and the end of text."""
+"""The tokenizer.json of the bundled tokenizer "bytes": a token for each byte, and the end of text."""
 FROM_TIKTOKEN = ("cl100k_base", "o200k_base", "p50k_base")
 
 
@@ -45,7 +45,7 @@ class Tokenizer:
         self.native = _load(self._source)
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[str]]:
-        # pickled as a name or path: data loaders send tokenizers to the workers that they spawn
+        # pickled as a name or path, because data loaders send tokenizers to the workers that they spawn
         return Tokenizer, (self._source,)
 
     @property
@@ -54,7 +54,7 @@ class Tokenizer:
 
     @property
     def file(self) -> Path | None:
-        """The tokenizer.json that it was read from; None for GPT-2's, and for tiktoken's and its files."""
+        """The tokenizer.json that this tokenizer was read from; None for GPT-2's and tiktoken's, which have none."""
         path = BYTES if self._source == "bytes" else Path(self._source)
         return path if path.suffix == ".json" else None
 
@@ -70,15 +70,15 @@ class Tokenizer:
 
     @property
     def sha256(self) -> str:
-        """Digest of all that changes ids or the form of shards: ranks, merges, pre-tokenizers, added tokens, sizes.
+        """Digest of everything that changes ids or shards: ranks, merges, pre-tokenizers, added tokens, sizes.
 
-        GPT-2's is the published digest of its ranks in tiktoken's form.
+        For GPT-2 it is the published digest of the ranks in tiktoken's format.
         """
         return self.native.sha256
 
     @property
     def splitter(self) -> str:
-        """How text is split into words: "native" code (the GPT-2 pattern alone) or "regex" (anything else)."""
+        """How text is split into words: by "native" code (only for the GPT-2 pattern) or by "regex" (all others)."""
         return self.native.splitter
 
     def encode(self, text: str) -> NDArray[Any]:
@@ -101,35 +101,39 @@ class Tokenizer:
         return self.native.encode_batch(texts if isinstance(texts, list) else list(texts), num_threads(threads))
 
     def encode_arrow(self, texts: pa.Array | pa.ChunkedArray, threads: int | None = None) -> pa.Array | pa.ChunkedArray:
-        """Ids of a column of texts as a column of lists; neither texts nor ids are copied.
+        """Return the ids of a column of texts as a column of lists; neither texts nor ids are copied.
 
         Args:
-            texts: An array of strings without nulls, or a chunked one, as the column of a table is.
-            threads: Default: the CPUs this process may use.
+            texts: An array of strings without nulls, or a chunked array, such as the column of a table.
+            threads: Number of threads; by default the number of CPUs that this process may use.
 
         Returns:
-            A list for each text, chunked as the texts are; the ids are uint16 if the vocabulary fits it, else uint32.
+            A list for each text, chunked like the texts; the ids are uint16 if the vocabulary fits it, else uint32.
+
+        Raises:
+            ValueError: if the texts are not strings or one is null.
         """
         from rust_data.arrow import encode_arrow
 
         return encode_arrow(self, texts, num_threads(threads))
 
     def mapper(self, column: str = "text", *, to: str = "input_ids", threads: int | None = None) -> MapColumn:
-        """A function for `datasets.Dataset.map` that adds the ids of a column.
+        """Return a function for `datasets.Dataset.map` that adds the ids of a column.
 
         >>> dataset.with_format("arrow").map(tokenizer.mapper(), batched=True)  # doctest: +SKIP
 
         Args:
             column: The column of texts.
-            to: The new column.
-            threads: Default: the CPUs this process may use; 1 is best with map's `num_proc`.
+            to: The column for the ids; a column of that name is replaced.
+            threads: Number of threads; by default the number of CPUs that this process may use. 1 is best with the
+                option `num_proc` of map.
         """
         from rust_data.arrow import MapColumn
 
         return MapColumn(self, column, to, threads)
 
     def decode_bytes(self, ids: Sequence[int] | NDArray[Any]) -> bytes:
-        """Return the bytes that `ids` stand for. An id that is not in the vocabulary is a ValueError that names it."""
+        """Return the bytes that `ids` stand for. Raises ValueError for an id that is not in the vocabulary."""
         # imported here: the command line tools start faster without NumPy
         import numpy as np
 
@@ -142,7 +146,7 @@ class Tokenizer:
         return self.native.decode(np.ascontiguousarray(array, dtype=np.uint32))
 
     def decode(self, ids: Sequence[int] | NDArray[Any]) -> str:
-        """Return the text that `ids` stand for. Bytes that are not UTF-8, as after a cut character, become U+FFFD."""
+        """Return the text that `ids` stand for. Invalid UTF-8, for example of a cut character, becomes U+FFFD."""
         return self.decode_bytes(ids).decode("utf-8", "replace")
 
 
@@ -209,5 +213,7 @@ def _load_tiktoken_file(path: Path) -> _native.Tokenizer:
     digest = _native.sha256(path)
     if digest not in _FILES:
         known = ", ".join(name for name, _, _ in _FILES.values())
-        raise ValueError(f"{path}: ranks without a pattern, and not those of {known}; use a tokenizer.json")
+        raise ValueError(
+            f"{path}: not the ranks of {known}, and a .tiktoken file holds no pattern for others; use a tokenizer.json"
+        )
     return _native.Tokenizer.from_tiktoken_file(path, *_FILES[digest])

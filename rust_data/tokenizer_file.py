@@ -1,6 +1,7 @@
-"""The tokenizer.json beside the shards that were made with it, so that their ids can always be read as text.
+"""Keeps the tokenizer.json beside the shards that were made with it, so that their ids can always be read as text.
 
-The manifest names the tokenizer by its digest, not the file: what lies there counts only if it has that digest.
+The manifest holds the digest of the tokenizer, not the name of its file. A tokenizer.json in the folder is used only if
+it has that digest.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ NAME = "tokenizer.json"
 
 
 def file_to_keep(tokenizer: Tokenizer, folder: Path) -> bytes | None:
-    """What `keep_file` is to write into the folder of a corpus: the tokenizer's own file as it is now.
+    """Return the content that `keep_file` should write into the folder of a corpus: the tokenizer's file as it is now.
 
-    None for a tokenizer without a tokenizer.json (those by name, and .tiktoken files), and where its file, or one of
-    the same digest, lies in the folder already.
+    Return None for a tokenizer without a tokenizer.json (given by name, or as a .tiktoken file), and if the folder
+    already has a tokenizer.json with the same digest.
 
     Raises:
         ValueError: if the folder has the tokenizer.json of another tokenizer.
@@ -34,14 +35,14 @@ def file_to_keep(tokenizer: Tokenizer, folder: Path) -> bytes | None:
         is_same = False
     if not is_same:
         raise ValueError(
-            f"{there}: is not the tokenizer {tokenizer.file}, whose file is kept beside the shards; remove it, or "
+            f"{there}: is another tokenizer than {tokenizer.file}, which would be copied to this place; remove it, or "
             "choose another folder"
         )
     return None
 
 
 def keep_file(content: bytes | None, folder: Path) -> None:
-    """Write what `file_to_keep` gave, whole or not at all."""
+    """Write the result of `file_to_keep` into the folder, completely or not at all."""
     if content is not None:
         with whole_file(folder / NAME) as temporary:
             temporary.write_bytes(content)

@@ -1,9 +1,9 @@
-"""Tokenizes a random sample of a corpus again, with tiktoken, and compares.
+"""Tokenizes a random sample of a corpus again, with tiktoken, and compares the ids.
 
     python -m rust_data.verify DIR [--documents N] [--seed S]
 
 Each sampled document is decoded to text and encoded by tiktoken; the ids must be those in the shard.
-Exit status 0 if all agree, 1 if not, 2 if tiktoken is not installed.
+The exit status is 0 if all agree, 1 if not, 2 if tiktoken is not installed.
 """
 
 import argparse
@@ -23,7 +23,10 @@ _WINDOW_TOKENS = 1 << 16
 
 
 def reference(tokenizer: Tokenizer) -> Any:
-    """tiktoken's encoding on the tokenizer's own vocabulary (GPT-2 pattern only); nothing is downloaded."""
+    """Return tiktoken's encoding with the vocabulary of `tokenizer`; nothing is downloaded.
+
+    Raises ValueError if the tokenizer does not have the GPT-2 pattern.
+    """
     import tiktoken
 
     if tokenizer.splitter != "native":
@@ -37,7 +40,8 @@ def verify(directory: Path, num_documents: int = 200, seed: int = 0) -> int:
     """Tokenize sampled documents again with tiktoken, compare the ids, and return the number of documents compared.
 
     Raises:
-        ValueError: at the first document that differs, naming shard and position, or if none could be compared.
+        ValueError: at the first document that differs (the message has its shard and position), if no document could
+            be compared, or if the corpus has another tokenizer than gpt2.
     """
     check_range(1, 2**31, documents=num_documents)
     check_range(0, 2**64 - 1, seed=seed)
@@ -58,15 +62,16 @@ def verify(directory: Path, num_documents: int = 200, seed: int = 0) -> int:
         compared += _compare_near(path, position, tokenizer, encoding)
     if not compared:
         raise ValueError(
-            f"{directory}: no whole document within {_WINDOW_TOKENS} tokens of a sampled place; none compared"
+            f"{directory}: no whole document was found within {_WINDOW_TOKENS} tokens of a sampled position, so "
+            f"nothing was compared"
         )
     return compared
 
 
 def _compare_near(path: Path, position: int, tokenizer: Tokenizer, encoding: Any) -> int:
-    """Compare the first whole document that starts behind `position`.
+    """Compare the first whole document that starts after token `position`.
 
-    Returns 1, or 0 if no whole document lies within the window of `_WINDOW_TOKENS` tokens.
+    Returns 1, or 0 if no whole document ends within `_WINDOW_TOKENS` tokens. Raises ValueError if the ids differ.
     """
     if position >= (tokens := _native.read_header(path)["tokens"]):
         raise ValueError(f"{path}: has {tokens} tokens, fewer than its manifest says; tokenize again")

@@ -1,7 +1,7 @@
-"""Train a decoder, freeze heads on the way, resume: ``python -m saf_titan.train --config FILE [--section.key value]``.
+"""Train a decoder and freeze heads on the way: ``python -m saf_titan.train --config FILE [--section.key value]``.
 
-Under torchrun every rank runs this file; without it one process is started. A folder that already holds checkpoints is
-resumed.
+Under torchrun every rank runs this file; without torchrun the run has one process. A run whose folder already holds
+checkpoints is resumed from the newest one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ USER_ERROR = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status (2 for what the user can mend, with one message and no trace)."""
+    """Run the command line and return the exit status: 2, with a message and no traceback, for a user's mistake."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if "--help" in arguments or "-h" in arguments:
         print(help_text())
@@ -50,14 +50,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return USER_ERROR
-    # torch is imported only now: help and errors of configuration and data are instant
+    # torch is imported only here, so that help and errors of the configuration or the data come at once
     from saf_titan.run.launch import launch
 
     return launch(run)
 
 
 def _describe(run: RunConfig, world_size: int) -> int:
-    """Print what the run would be; data that would stop it are an error in the end, after all that can be said."""
+    """Print what the run would do and return the exit status; faults of the data are raised last, as a ConfigError."""
     from saf_titan.run.dry_run import describe
 
     lines, problems = inspect_data(run, world_size)
@@ -66,7 +66,7 @@ def _describe(run: RunConfig, world_size: int) -> int:
     except ConfigError:
         raise
     except ValueError as error:
-        # of the model, which the configuration alone does not show
+        # raised when the description builds the model, for faults that the checks of the configuration cannot see
         print(f"error: {error}", file=sys.stderr)
         return USER_ERROR
     print(text)
@@ -76,7 +76,7 @@ def _describe(run: RunConfig, world_size: int) -> int:
 
 
 def _split(arguments: list[str]) -> tuple[Path, list[str]]:
-    """Take ``--config FILE`` or ``--config=FILE`` out of the arguments; raises ConfigError if it is missing."""
+    """Return the file of ``--config FILE`` or ``--config=FILE`` and the other arguments; ConfigError without one."""
     overrides = []
     path = None
     remaining = iter(arguments)

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Everything a GPU must show, in under ten minutes on one card, from a clean clone and without torchtitan or Rust:
-# every Triton kernel against the oracle on the card, the benchmarks of what is right, the kernels as assembled for it.
+# All checks and benchmarks that need a GPU, in under ten minutes on one card. They run from a clean clone, without
+# torchtitan or Rust: every Triton kernel is compared with the fp64 reference on the card, the kernels that are correct
+# are timed, and all kernels are compiled for the card.
 #
 #   bash scripts/gpu_check.sh [output folder]        writes check.json, gpu.json, kernels.json and report.md there
 #
-# A part that fails does not stop the next; the exit status is 1 if any did. What is measured is written at once.
+# If a part fails, the next one runs all the same, and the exit status is 1. Results are written as they are measured.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 mkdir -p "${1:-gpu_check}" || exit 1
 out=$(cd "${1:-gpu_check}" && pwd)
 python=${PYTHON:-python3}
 
-# torch and triton of the machine are used where they are there
+# torch and triton are installed only if the machine has none
 "$python" -c "import torch, triton" || "$python" -m pip install --quiet torch triton numpy || exit 1
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
 

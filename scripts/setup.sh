@@ -1,8 +1,9 @@
-# Sourced by the other scripts: an environment in .venv with this project and its Rust extension, built when needed.
+# Makes an environment in .venv with this project and its Rust extension, unless it is up to date. Other scripts source
+# this one.
 #
-#   source scripts/setup.sh [EXTRA]      EXTRA: an optional dependency set of pyproject.toml, e.g. dev
+#   source scripts/setup.sh [EXTRA]      EXTRA: an optional dependency set of pyproject.toml, for example dev
 #
-# Needs Python 3.11 or newer (PYTHON names another one), a Rust toolchain, and a package index.
+# Needs Python 3.11 or newer (set PYTHON to choose one), a Rust toolchain, and a package index.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -23,7 +24,7 @@ find_python() {
     fail "no Python 3.11 or newer found; install one or set PYTHON=/path/to/python3"
 }
 
-# what an installation depends on: a change of any of these installs again
+# print everything that an installation depends on; if any of it changes, the project is installed again
 fingerprint() {
     cat pyproject.toml Cargo.toml Cargo.lock
     find rust_data/src rust_data/assets -type f | LC_ALL=C sort | xargs cat

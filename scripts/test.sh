@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Every check of the project, from a fresh clone: lint, types, Rust and Python tests. Any arguments go to pytest.
+# Runs every check of the project, from a fresh clone: lint, types, Rust and Python tests. Arguments are for pytest.
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
 
-# the report is looked at in a real browser
+# some tests open the report in a real browser
 if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
     echo "Installing chromium for the report's tests ..."
     { apt-get update && apt-get install --yes --no-install-recommends chromium; } >/dev/null || true
@@ -25,7 +25,7 @@ cargo test --quiet
 
 echo "== Python"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-# two workers; a file stays on one of them, for the runs its tests share
+# two workers; all tests of a file run on one of them, because they share training runs
 python -m pytest --numprocesses 2 --dist loadfile "$@"
 
 if [ -n "$not_run" ]; then

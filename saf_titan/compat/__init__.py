@@ -1,18 +1,18 @@
-"""The only file that touches torchtitan's module globals. Import it before any other torchtitan module.
+"""The only file that changes torchtitan's module globals. Import it before any torchtitan module.
 
 torchtitan 0.3.0 binds ``device_type`` and ``device_module`` at import time (``from torchtitan.tools.utils import ...``)
-and assumes an accelerator. Each entry below names its target, the reason, and the upstream reference.
+and assumes an accelerator. The table lists what is changed, and why.
 
 =================================================  ==================================================================
 target                                             reason
 =================================================  ==================================================================
-``torchtitan.tools.utils.device_type/_module``     no accelerator: ``torch.cpu`` lacks what is called on a device
-                                                   module (torchtitan #1661); gloo is then chosen by torchtitan
-``RANK``, ``MASTER_ADDR``, ... in the environment  a plain ``python -m`` start has no launcher
-warnings of torch, log lines of torchtitan         on a CPU mesh they warn of random DTensors, which we never draw
-                                                   (``models/init.py``), and of a peak rate that is not ours (MFU)
-glibc's malloc                                     logits are mapped and returned to the kernel at every step; a third
-                                                   of a small run's time went into page faults
+``torchtitan.tools.utils.device_type/_module``     without an accelerator, ``torch.cpu`` lacks functions that torchtitan
+                                                   calls (torchtitan #1661); with "cpu" torchtitan chooses gloo
+``RANK``, ``MASTER_ADDR``, ... in the environment  a plain ``python -m`` start has no launcher that sets them
+warnings of torch, log lines of torchtitan         on a CPU they warn of random DTensors, which we never draw
+                                                   (``models/init.py``), and of an unknown peak rate (MFU)
+glibc's malloc                                     it returns the memory of the logits to the kernel at every step; page
+                                                   faults took a third of the time of a small run
 =================================================  ==================================================================
 """
 
@@ -30,11 +30,14 @@ import torch
 import torchtitan.tools.utils as _titan_utils
 
 DEVICE_VARIABLE = "SAF_TITAN_DEVICE"
-"""Environment variable; ``cpu`` forces the CPU on a machine with an accelerator."""
+"""Environment variable; its value ``cpu`` selects the CPU on a machine with an accelerator."""
 
 
 def _cpu_device_module() -> types.ModuleType:
-    """What torchtitan calls on ``torch.cuda``, for the CPU: one device, no streams, peak memory = resident set."""
+    """Return a module with the functions that torchtitan calls on ``torch.cuda``, for the CPU as the only device.
+
+    Peak memory is the largest resident set of the process.
+    """
     module = types.ModuleType("saf_titan.compat.cpu")
     total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -51,7 +54,7 @@ def _cpu_device_module() -> types.ModuleType:
         return types.SimpleNamespace(name="CPU", total_memory=total_bytes)
 
     vars(module).update(
-        # one device: every rank is cpu:0, and barrier(device_ids=[0]) is what gloo accepts
+        # one device, so that every rank is cpu:0 and calls barrier(device_ids=[0]), which gloo accepts
         device_count=lambda: 1,
         current_device=lambda: 0,
         is_available=lambda: True,
@@ -67,17 +70,17 @@ def _cpu_device_module() -> types.ModuleType:
 
 
 def device_type() -> str:
-    """Type of the device that this process trains on, as torch names it: "cpu" or "cuda"."""
+    """Return the type of the device that this process trains on, as torch names it: "cpu" or "cuda"."""
     return str(_titan_utils.device_type)
 
 
 def is_cpu() -> bool:
-    """Whether this process trains on the CPU."""
+    """Return whether this process trains on the CPU."""
     return device_type() == "cpu"
 
 
 def ensure_launcher_environment() -> None:
-    """Describe a world of one process to torch.distributed unless a launcher has described another."""
+    """Set the variables that torch.distributed needs to a world of one process, unless a launcher has set them."""
     if "RANK" in os.environ:
         return
     with socket.socket() as probe:
@@ -89,7 +92,7 @@ def ensure_launcher_environment() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Let glibc reuse large blocks instead of unmapping them; other allocators are left alone."""
+    """Make glibc reuse large blocks instead of unmapping them; has no effect on other allocators."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         m_trim_threshold, m_mmap_max = -1, -4

@@ -1,1 +1,1 @@
-"""Fields of settings: their ranges, how text becomes their values, and how mistakes are reported. Imports no torch."""
+"""Fields of settings: their ranges, the conversion of text to their values, and error messages. Imports no torch."""

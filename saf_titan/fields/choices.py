@@ -1,4 +1,4 @@
-"""A field that takes one of the names of a registry, attached with `typing.Annotated`."""
+"""The names of a registry that a field accepts, attached to the field with `typing.Annotated`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class OneOf:
 
     @classmethod
     def entries(cls, entries: Mapping[str, Entry]) -> OneOf:
-        """Make the choice among all entries of a registry, in its order."""
+        """Return the choice among all entries of a registry, in its order."""
         return cls({name: f"{entry.group}: {entry.doc}" for name, entry in entries.items()})
 
     @property

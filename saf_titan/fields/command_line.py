@@ -1,4 +1,4 @@
-"""What the command lines on files share: options read as values of the configuration, and one line for a mistake."""
+"""Shared by the command lines: options are read as values of the configuration, mistakes reported in one line."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from saf_titan.fields.convert import Mismatch, convert, describe, takes_text
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a mistake on the command line as every other mistake is reported: by a ValueError.
+    """Raises ValueError for a mistake on the command line, like for every other mistake, instead of exiting.
 
-    The parsed arguments have one attribute more, `defaults`: the values of options that were not given.
+    The parsed arguments have an additional attribute, `defaults`: the default value of every option.
     """
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         parsed, rest = super().parse_known_args(args, namespace)
-        # the parser of a subcommand comes first, and it knows the options
+        # the parser of a subcommand is called before the main one returns, and only it knows the options
         if not hasattr(parsed, "defaults"):
             parsed.defaults = {name: self.get_default(name) for name in vars(parsed)}
         return parsed, rest
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(f"{message}; {self.prog} --help shows what there is")
+        raise ValueError(f"{message}; {self.prog} --help lists what is allowed")
 
 
 def value_of(hint: object) -> Callable[[str], Any]:
-    """Return a reader of one word as a value of the configuration's type `hint`, ranges included."""
+    """Return a function that reads one word as a value of type `hint` and checks its range, for `add_argument`."""
 
     def read(text: str) -> Any:
         try:
@@ -42,9 +42,9 @@ def value_of(hint: object) -> Callable[[str], Any]:
 
 
 def note_unused(args: argparse.Namespace, names: Sequence[str], reason: str) -> None:
-    """Say in one line which of the options `names` were given another value than their default without any effect.
+    """Print one line that lists the options out of `names` that were changed from their default but have no effect.
 
-    names: attributes of `args`, which a `Parser` made; reason: why they have no effect, as the end of a sentence.
+    names: attributes of `args`, which a `Parser` made; reason: why they have no effect, as the end of the sentence.
     """
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) != args.defaults[name]]
     if given:
@@ -52,7 +52,10 @@ def note_unused(args: argparse.Namespace, names: Sequence[str], reason: str) -> 
 
 
 def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
-    """Call the function `run` of the chosen command; after one line, return 2 for whatever the user can mend."""
+    """Call the function `run` of the chosen command and return its exit status.
+
+    ValueError and OSError become one line on stderr and status 2.
+    """
     try:
         args = parser.parse_args(argv)
         status: int = args.run(args)

@@ -1,4 +1,4 @@
-"""TOML values to the annotated types of the schema, and back to TOML text."""
+"""Conversion of TOML values to the annotated types of the schema, and back to TOML text."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ def field_types(section: type) -> dict[str, Any]:
 
 
 def convert(value: Any, hint: Any) -> Any:
-    """Return `value` as the annotated type `hint`; raise `Mismatch` if it is none."""
+    """Return `value` converted to the annotated type `hint`; raise `Mismatch` if it has another type or range."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         inner, allowed = convert(value, args[0]), args[1]
@@ -45,7 +45,7 @@ def convert(value: Any, hint: Any) -> Any:
 
 
 def _scalar(value: Any, hint: Any) -> Any:
-    # bool is a subclass of int, and TOML keeps the two apart
+    # isinstance would accept a bool as an int; in TOML they are different types
     if type(value) is hint:
         if hint is int and abs(value) >= _INT64:
             raise Mismatch("must fit into 64 bits")
@@ -78,7 +78,7 @@ def _suggest(value: Any, options: tuple[str, ...]) -> str:
 
 
 def describe(hint: Any) -> str:
-    """Say what a field takes: "a whole number, at least 1"."""
+    """Return what a field accepts as text, for example "a whole number, at least 1"."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Literal or choices(hint):
         return f"one of {_choices(hint)}"
@@ -88,7 +88,7 @@ def describe(hint: Any) -> str:
         items = {int: "whole numbers", str: "strings"}
         if is_section(args[0]):
             return "a list of tables"
-        return f"a list of {items[args[0]]}" if args[0] in items else f"a list out of {_choices(args[0])}"
+        return f"a list of {items[args[0]]}" if args[0] in items else f"a list of values from {_choices(args[0])}"
     return _WORDS[hint]
 
 
@@ -97,12 +97,12 @@ def _choices(hint: Any) -> str:
 
 
 def choices(hint: Any) -> Mapping[str, str]:
-    """Return name -> sentence of a field that takes a name of a registry; nothing for any other field."""
+    """Return name -> documentation if the field takes a name of a registry; an empty mapping otherwise."""
     return next((allowed.docs for allowed in getattr(hint, "__metadata__", ()) if isinstance(allowed, OneOf)), {})
 
 
 def _table(value: Any, table: Any) -> Any:
-    """Convert one item of a list of tables; a string is the command line's form, which the table's `read` knows."""
+    """Convert one item of a list of tables; a string (from the command line) is parsed by the table's `read`."""
     if isinstance(value, table):
         return value
     try:
@@ -114,7 +114,7 @@ def _table(value: Any, table: Any) -> Any:
     hints = field_types(table)
     if unknown := [name for name in values if name not in hints]:
         raise Mismatch(
-            f"{unknown[0]} is no key of a group{_suggest(unknown[0], tuple(hints))}; its keys are {', '.join(hints)}"
+            f"{unknown[0]} is not a key of a group{_suggest(unknown[0], tuple(hints))}; its keys are {', '.join(hints)}"
         )
     read = {}
     for name, item in values.items():
@@ -129,12 +129,12 @@ def _table(value: Any, table: Any) -> Any:
 
 
 def is_table_list(hint: Any) -> bool:
-    """Whether a field is a list of tables."""
+    """Return whether a field is a list of tables."""
     return get_origin(hint) is tuple and is_section(get_args(hint)[0])
 
 
 def takes_text(hint: Any) -> bool:
-    """Return whether a field holds a string, so that quotes can be left off on a command line."""
+    """Return whether a field holds a string, which is written without quotes on a command line."""
     return hint is str or get_origin(hint) is Literal or bool(choices(hint))
 
 
@@ -144,7 +144,7 @@ def to_toml_value(value: Any) -> str:
         case bool():
             return "true" if value else "false"
         case str():
-            # TOML's basic strings are JSON's, except that DEL has to be escaped
+            # basic strings of TOML are like those of JSON, except that TOML needs DEL escaped
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case list() | tuple():
             return "[" + ", ".join(map(to_toml_value, value)) + "]"
@@ -159,5 +159,5 @@ def to_toml_value(value: Any) -> str:
 
 
 def is_section(hint: Any) -> bool:
-    """Return whether a field of the run is a table of its own."""
+    """Return whether the type of a field is a dataclass, that is, a table of the TOML file."""
     return isinstance(hint, type) and dataclasses.is_dataclass(hint)

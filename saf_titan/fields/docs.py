@@ -1,4 +1,4 @@
-"""The documentation of fields: the string that stands under each of them in the source."""
+"""The documentation of a field: the string below it in the source."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from functools import cache
 
 @cache
 def field_docs(section: type) -> dict[str, str]:
-    """Return field -> documentation of a dataclass, inherited fields included. Python itself keeps no such strings."""
+    """Return field -> documentation of a dataclass, inherited fields included.
+
+    Python does not keep these strings, so they are read from the source file.
+    """
     docs: dict[str, str] = {}
     for base in reversed(section.__mro__):
         if base is not object:

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, said once and for all of its keys together."""
+"""Errors of a configuration: all of its faults are reported together."""
 
 import difflib
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ COMMAND_LINE = "command line"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One fault: where it stands, the value as its author wrote it, and what is allowed there."""
+    """One fault: its place, the value as the user wrote it, and what is allowed."""
 
     source: str
     """File, or "command line"."""
@@ -44,12 +44,12 @@ class ConfigError(ValueError):
 
 
 def _printable(text: str) -> str:
-    """Return the text on one line, with escapes for control characters and the like, which a key may hold."""
+    """Return the text with escapes for line breaks and other characters that cannot be printed; a key may hold some."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known name closest to `word`, capitals ignored, or None when nothing is close."""
+    """Return the known name closest to `word`, ignoring case; None when no name is close."""
     by_folded = {name.casefold(): name for name in known}
     match = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
     return by_folded[match[0]] if match else None

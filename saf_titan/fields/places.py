@@ -1,4 +1,4 @@
-"""Places that a command is to write to, looked at before its work begins."""
+"""Checks of the path that a command will write to, made before its work begins."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 def require_new_folder(out: Path) -> None:
-    """ValueError unless a folder of this name can be made: nothing has the name yet, and nothing above it is a file."""
+    """Raise ValueError if the folder cannot be made: `out` exists already, or a part of its path is a file."""
     if out.exists():
         raise ValueError(f"{out} exists already; choose another folder or remove it")
     _require_no_file_above(out)
 
 
 def require_file_place(out: Path) -> None:
-    """ValueError unless a file of this name can be written: it is no folder, and the folder around it exists."""
+    """Raise ValueError if the file cannot be written: `out` is a folder, or its parent folder does not exist."""
     if out.is_dir():
         raise ValueError(f"{out} is a folder; give the name of a file to write")
     _require_no_file_above(out)

@@ -1,4 +1,4 @@
-"""The range a number of the configuration may lie in, attached to a field with `typing.Annotated`."""
+"""The allowed range of a number of the configuration, attached to its field with `typing.Annotated`."""
 
 import math
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The numbers `low <= x <= high`, and the single values in `also` (sentinels such as -1).
+    """The finite numbers with `low <= x <= high` and `above < x < below`, and the special values in `also`, such as -1.
 
-    `above` and `below` are open ends: `low < x` and `x < high`.
+    A bound that is None is absent.
     """
 
     low: float | None = None
@@ -36,7 +36,7 @@ class Range:
             ("at most", self.high),
             ("below", self.below),
         )
-        # equal ranges read the same: typing may give the field one that was written 0 where this one says 0.0
+        # .15g prints 0 and 0.0 alike: typing takes ranges that compare equal for one, so a field may get either
         text = " and ".join(f"{word} {bound:.15g}" for word, bound in bounds if bound is not None)
         return ", or ".join([text, *map(str, self.also)])
 

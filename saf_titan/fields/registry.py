@@ -1,8 +1,8 @@
-"""A registry is a folder of modules, one entry a module: adding an entry means adding one file.
+"""Registries: folders of modules with one entry each, so that one new file adds an entry.
 
-Every module of such a folder assigns its entry to one name (``SELECTOR``, ``CONTENT``). Help, checks, command lines and
-the tables of the guides are made from the entries. Entries must not import torch when they are imported: the
-configuration reads their names.
+Every module of such a folder assigns its entry to the same name (``SELECTOR``, ``CONTENT``). Help, checks, command
+lines and the tables of the guides are made from the entries. The modules must not import torch at the top, because the
+configuration imports them to read their names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 
 class Entry(Protocol):
-    """What every entry of a registry has."""
+    """The attributes that every entry of a registry has."""
 
     @property
     def name(self) -> str:
@@ -27,7 +27,7 @@ class Entry(Protocol):
 
     @property
     def doc(self) -> str:
-        """One sentence for help and guides."""
+        """One sentence about the entry, for help and guides."""
 
 
 E = TypeVar("E", bound=Entry)
@@ -37,8 +37,8 @@ def collect(package: ModuleType, attribute: str, entry_type: type[E], groups: Se
     """Import every module of ``package`` and return their entries by name, ordered by group and then by name.
 
     Args:
-        attribute: the name that each module assigns its entry to.
-        groups: all groups, in the order in which help lists them.
+        attribute: the name to which each module assigns its entry.
+        groups: all groups, in the order of the result.
     """
     entries: dict[str, E] = {}
     for module_info in pkgutil.iter_modules(package.__path__):

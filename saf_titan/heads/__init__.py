@@ -1,1 +1,1 @@
-"""Names, counts and groups of attention heads. Imports no torch, so that checks and help stay instant."""
+"""Names, counts and groups of attention heads. Imports no torch, so that checks and help stay fast."""

@@ -1,6 +1,6 @@
-"""Grouped queries: H query heads share K kv heads, H / K neighbours each.
+"""Grouped queries: H query heads share K kv heads; H / K neighbouring query heads read the same one.
 
-A static query head needs no key, but the keys of its kv head are still read while any query head of the group is live.
+A static query head needs no keys, but the keys of its kv head are needed while any query head of the group is live.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class UnusedHeads(NamedTuple):
-    """Heads whose rows or columns no longer take part in the forward of a layer, ascending."""
+    """The heads, ascending, whose rows or columns no longer take part in the forward of a layer."""
 
     q: tuple[int, ...]
     """Query heads without queries: rows of wq."""
@@ -23,14 +23,14 @@ class UnusedHeads(NamedTuple):
 
 
 def unused_heads(static: Collection[int], *, num_heads: int, num_kv_heads: int, frees_values: bool) -> UnusedHeads:
-    """Decide what the static heads of a layer no longer use.
+    """Return what the static heads of a layer no longer use.
 
-    A static head uses neither its queries nor its keys. Its values and output stay, because its pattern mixes them,
-    unless the head is pruned. The rows of a kv head go only when every query head of its group is static.
+    A static head uses neither queries nor keys. Unless it is pruned, it keeps its values, which its pattern mixes, and
+    its output. The rows of a kv head are unused only when every query head of its group is static.
 
     Args:
         static: static query heads.
-        frees_values: the static heads are pruned.
+        frees_values: whether the static heads are pruned.
     """
     heads = tuple(sorted(static))
     unread = unread_kv_heads(static, num_heads=num_heads, num_kv_heads=num_kv_heads)
@@ -38,7 +38,7 @@ def unused_heads(static: Collection[int], *, num_heads: int, num_kv_heads: int, 
 
 
 def unread_kv_heads(static: Collection[int], *, num_heads: int, num_kv_heads: int) -> tuple[int, ...]:
-    """Return the kv heads that no live query head reads: those whose whole group is in ``static``, ascending."""
+    """Return the kv heads, ascending, that no live query head reads: their whole group is in ``static``."""
     group = num_heads // num_kv_heads
     return tuple(
         kv_head

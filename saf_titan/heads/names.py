@@ -1,4 +1,4 @@
-"""How a head is written: ``L3H5`` is head 5 of layer 3, both counted from 0, as in TransformerLens."""
+"""Names of heads: ``L3H5`` is head 5 of layer 3, both counted from 0, as in TransformerLens."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def head_name(layer: int, head: int) -> str:
 
 
 def parse_heads(text: str) -> list[Head]:
-    """Read a list such as ``L0H3,L2H1`` in its order; an empty text gives an empty list.
+    """Return the heads of a list such as ``L0H3,L2H1`` in its order; an empty text gives an empty list.
 
-    Raises ValueError, which names the part that is not a head.
+    Raises ValueError if a part is not a head; the message names the part.
     """
     heads = []
     for name in filter(None, (part.strip() for part in text.split(","))):

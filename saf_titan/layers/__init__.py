@@ -1,3 +1,3 @@
 """Layers of our decoders."""
 
-from saf_titan import compat as compat  # before any other torchtitan module
+from saf_titan import compat as compat  # must be imported before any torchtitan module

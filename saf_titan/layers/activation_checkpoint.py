@@ -1,4 +1,4 @@
-"""torchtitan's selective activation checkpointing, with static mixing among the operations that are kept."""
+"""torchtitan's selective activation checkpointing, which here also saves the outputs of our attention operators."""
 
 from __future__ import annotations
 

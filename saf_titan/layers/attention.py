@@ -25,8 +25,8 @@ from saf_titan.saf.calibrate.capture import CaptureFn
 class MixedAttention(Module):
     """Inner attention: scores and softmax for live heads, ``ops.static_mix`` or ``ops.dense_mix`` for static ones.
 
-    Patterns and head numbers are buffers, so that a freeze changes no graph guard but shapes; they are not persistent:
-    the plan in the checkpoint, not the module, is their record.
+    Patterns and head numbers are buffers, so that a freeze changes only the shapes that a compiled graph is guarded on.
+    The buffers are not persistent, because the plan in the checkpoint records the static heads and their patterns.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -51,13 +51,13 @@ class MixedAttention(Module):
         self.register_buffer("dense_STT", None, persistent=False)
 
     def set_static(self, static_heads: tuple[int, ...], pattern: StaticPattern) -> None:
-        """Mix ``static_heads`` (ascending) with ``pattern`` from now on."""
+        """Mix the values of ``static_heads`` (ascending) by ``pattern`` from now on."""
         self._set_heads(static_heads, pattern.alpha_HT.device)
         for name, tensor in pattern._asdict().items():
             self.register_buffer(f"pattern_{name}", tensor, persistent=False)
 
     def set_dense(self, static_heads: tuple[int, ...], p_STT: Tensor) -> None:
-        """Mix ``static_heads`` (ascending) with the matrices ``p_STT`` from now on."""
+        """Mix the values of ``static_heads`` (ascending) by the matrices ``p_STT`` [S, T_fit, T_fit] from now on."""
         self._set_heads(static_heads, p_STT.device)
         self.dense_STT = p_STT
 
@@ -74,7 +74,7 @@ class MixedAttention(Module):
             self._buffers.pop(f"pattern_{name}", None)
 
     def set_live(self, num_heads: int) -> None:
-        """Make all heads live: score ``num_heads`` heads, for which queries, keys and values are given."""
+        """Compute scores for ``num_heads`` heads from now on and forget all patterns."""
         self.static_heads = ()
         self.num_heads = num_heads
         self.live_heads_U = torch.arange(num_heads, device=self.live_heads_U.device)
@@ -82,13 +82,13 @@ class MixedAttention(Module):
         self._drop_patterns()
 
     def pattern(self) -> StaticPattern | None:
-        """The prepared pattern of the static heads; None where they have none, or a dense one."""
+        """Return the prepared pattern of the static heads; None without static heads or if their patterns are dense."""
         if not self.static_heads or self.dense_STT is not None:
             return None
         return StaticPattern(*(getattr(self, f"pattern_{name}") for name in StaticPattern._fields))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> MixedAttention:
-        # the patterns move to other devices with the module, but a cast, as by half(), would overflow their factors
+        # patterns move to other devices with the module but keep their dtype: half() would overflow their factors
         before = {f"pattern_{name}": self._buffers.get(f"pattern_{name}") for name in StaticPattern._fields}
         super()._apply(fn, recurse)
         for name, tensor in before.items():
@@ -98,11 +98,11 @@ class MixedAttention(Module):
         return self
 
     def _init_self_buffers(self, *, buffer_device: torch.device | None = None) -> None:
-        # the model is built on the meta device and materialised empty
+        # torchtitan builds the model on the meta device and then allocates empty buffers, which are filled here
         self.live_heads_U = torch.arange(self.num_heads, device=buffer_device or self.live_heads_U.device)
 
     def describe_backend(self, head_dim: int, device: torch.device) -> str:
-        """Say which operator this layer takes for heads of width `head_dim` on `device`, and why."""
+        """Return which operator this layer takes for heads of width `head_dim` on `device`, and why, as text."""
         if not self.static_heads:
             return "torch's attention (no head is static)"
         if self.dense_STT is not None:
@@ -112,7 +112,7 @@ class MixedAttention(Module):
         if self.backend != "auto":
             return f'{self.backend} (model.attention_backend = "{self.backend}")'
         heads = Heads(self.live_heads_U, self.static_heads_S)
-        # the choice depends on the width and the device of values, not on their numbers
+        # the choice depends on the width and the device of the values alone, so one empty value is enough
         v_BTKD = torch.empty((1, 1, 1, head_dim), device=device)
         obstacle = fused_obstacle(v_BTKD, heads, self.pattern())
         if obstacle is not None:
@@ -124,7 +124,10 @@ class MixedAttention(Module):
     def forward(
         self, q_BTUD: Tensor | None, k_BTKD: Tensor | None, v_BTKD: Tensor, *, scale: float | None = None
     ) -> Tensor:
-        """Returns y [B, T, H, D] with heads in their natural order."""
+        """Return the outputs of all heads in ascending order.
+
+        q [B, T, U, D], k and v [B, T, K, D] -> y [B, T, H, D]; q and k are None if no head is live.
+        """
         if self.dense_STT is not None:
             heads = {"live_heads": self.live_heads_U, "static_heads": self.static_heads_S}
             return dense_attention(q_BTUD, k_BTKD, v_BTKD, **heads, p_STT=self.dense_STT, scale=scale)
@@ -136,15 +139,15 @@ class MixedAttention(Module):
             static_heads=self.static_heads_S,
             pattern=self.pattern(),
             scale=scale,
-            # a named back end is for layers with live and static heads; other layers have only one implementation
+            # a back end can be chosen only for layers with live and static heads; other layers have one implementation
             backend=self.backend if self.static_heads and self.live_heads_U.numel() else "auto",
         )
 
 
 class SAFAttention(GQAttention):
-    """Attention, grouped or not, whose query heads can be made static, or pruned, between optimizer steps.
+    """Attention, with or without grouped queries, whose heads can be made static or pruned between optimizer steps.
 
-    ``capture``, when set, is called with the live queries and keys of every forward: calibration reads them there.
+    ``capture``, when set, is called with the live queries and keys of every forward; calibration uses it.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -155,14 +158,15 @@ class SAFAttention(GQAttention):
     inner_attention: MixedAttention
     capture: CaptureFn | None
     static_heads: tuple[int, ...]
-    """Heads without scores: mixed by a fixed pattern, or pruned."""
+    """Heads without scores: their values are mixed by a fixed pattern, or the heads are pruned."""
     is_pruned: bool
-    """Whether static heads are removed altogether, with values and output."""
+    """Whether the static heads are removed altogether, with their values and their output."""
     key_index_U: Tensor | None
-    """For pruned heads of groups that are no longer of one size: the kv head of each live head."""
+    """The kv head of each live head, int64 [U]; set when heads are pruned and groups may differ in size."""
     output_columns: Tensor | None
+    """The columns of ``wo`` that read live heads, int64 [U * D]; set when heads are pruned."""
     heads_version: int
-    """Counts the changes of the static heads; see `saf.install.guard`."""
+    """Number of changes of the static heads so far; see `saf.install.guard`."""
 
     def __init__(self, config: Config):
         super().__init__(config)
@@ -183,18 +187,18 @@ class SAFAttention(GQAttention):
 
     @property
     def output_heads(self) -> tuple[int, ...]:
-        """Heads that the inner attention returns an output for, ascending: all but pruned heads."""
+        """Return the heads that have an output, ascending: all heads except pruned ones."""
         return self.live_heads if self.is_pruned else tuple(range(self.n_heads))
 
     @property
     def kv_heads(self) -> tuple[int, ...]:
-        """For each live head, the place of its kv head among those whose keys are computed."""
+        """Return, for each live head, the index of its kv head among the kv heads whose keys are computed."""
         group = self.n_heads // self.n_kv_heads
         unread = self.qkv_linear.unused_heads(self.static_heads, frees_values=self.is_pruned).k
         return tuple(head // group - sum(kv_head < head // group for kv_head in unread) for head in self.live_heads)
 
     def describe_backend(self) -> str:
-        """Say which operator the layer takes for its heads as they are now, and why."""
+        """Return which operator the layer now takes for its heads, and why, as text."""
         text = self.inner_attention.describe_backend(self.qkv_linear.head_dim, self.wo.weight.device)
         if not self.is_pruned:
             return text
@@ -205,7 +209,8 @@ class SAFAttention(GQAttention):
 
         Args:
             heads: head numbers.
-            alpha_ST, rho_ST: fp32 [len(heads), T_fit], see :class:`saf_titan.ops.StaticPattern`.
+            alpha_ST, rho_ST: the logits over keys and over distances, fp32 [len(heads), T_fit]; see
+                :class:`saf_titan.ops.StaticPattern`.
         """
         self._set_heads(heads, is_pruned=False)
         device = self.wo.weight.device
@@ -220,7 +225,7 @@ class SAFAttention(GQAttention):
 
     @property
     def fitted_length(self) -> int | None:
-        """The longest sequence that the patterns of the static heads are defined for; None for no limit."""
+        """Return the longest sequence, in tokens, that the patterns are defined for; None without a limit."""
         inner = self.inner_attention
         if inner.dense_STT is not None:
             return inner.dense_STT.shape[1]
@@ -228,18 +233,18 @@ class SAFAttention(GQAttention):
         return pattern.T_fit if pattern is not None else None
 
     def pattern_logits(self) -> tuple[Tensor, Tensor]:
-        """alpha and rho [S, T_fit] of the prepared patterns; gradients of mixing arrive there if asked for."""
+        """Return alpha and rho [S, T_fit] of the patterns: the tensors that mixing uses, so gradients reach them."""
         return self.inner_attention.pattern_alpha_HT, self.inner_attention.pattern_rho_HT
 
     def set_pruned(self, heads: tuple[int, ...]) -> None:
-        """Remove exactly ``heads`` (ascending, unique): the control that freezing is compared with."""
+        """Remove exactly ``heads`` (ascending, unique), the control that freezing is compared with."""
         self._set_heads(heads, is_pruned=True)
         kept, device = self.live_heads, self.wo.weight.device
         self.inner_attention.set_live(len(kept))
         self.qkv_linear.skip(heads, values=True)
         if self.n_kv_heads < self.n_heads:
             self.key_index_U = torch.tensor(self.kv_heads, dtype=torch.int64, device=device)
-        # the columns of wo that read a head are numbered like the rows of wq
+        # a head has the same numbers among the columns of wo as among the rows of wq
         self.output_columns = self.qkv_linear.head_rows(kept).to(device)
 
     def set_live(self) -> None:
@@ -272,7 +277,7 @@ class SAFAttention(GQAttention):
         return self.output(self.mix(q_BTUD, k_BTKD, v_BTKD))
 
     def positioned(self, q_BTUD: Tensor, k_BTKD: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Queries and keys as they are scored: normalised, where the model does that, and rotated to their positions.
+        """Return queries and keys normalised, if the model has that, and rotated to their positions.
 
         positions: int64 [B, T]; None for 0 .. T - 1.
         """
@@ -281,17 +286,17 @@ class SAFAttention(GQAttention):
         return self.rope(q_BTUD, k_BTKD, positions)
 
     def mix(self, q_BTUD: Tensor | None, k_BTKD: Tensor | None, v_BTKD: Tensor) -> Tensor:
-        """Attention over whole sequences of positioned queries and keys: y [B, T, heads of `output_heads`, D]."""
+        """Attend over whole sequences with positioned queries and keys; return [B, T, len(output_heads), D]."""
         if self.key_index_U is not None and k_BTKD is not None:
             k_BTKD, v_BTKD = (x_BTKD.index_select(2, self.key_index_U) for x_BTKD in (k_BTKD, v_BTKD))
         return self.inner_attention(q_BTUD, k_BTKD, v_BTKD, scale=self.scaling)
 
     def output(self, y_BTHD: Tensor) -> Tensor:
-        """Project the heads of `output_heads` back to the residual stream: [B, T, C]."""
+        """Project [B, T, len(output_heads), D] back to the residual stream, [B, T, C]."""
         if self.output_columns is not None:
             return F.linear(y_BTHD.flatten(2), self.wo.weight.index_select(1, self.output_columns), self.wo.bias)
         return self.wo(y_BTHD.flatten(2))
 
     def without_heads(self, x_BTC: Tensor) -> Tensor:
-        """The output of a layer whose heads are all pruned: zero, or the bias of the output projection."""
+        """Return the output of a layer whose heads are all pruned: zero, or the bias of the output projection."""
         return torch.zeros_like(x_BTC) if self.wo.bias is None else self.wo.bias.to(x_BTC.dtype).expand_as(x_BTC)

@@ -1,4 +1,4 @@
-"""The identity stand-in for RoPE that decoders with learned absolute positions need."""
+"""An identity in place of RoPE, for decoders with learned absolute positions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torchtitan.protocols.module import Module
 class NoRope(Module):
     """Returns queries and keys as they are.
 
-    torchtitan's ``Decoder.Config`` reads ``attention.rope.max_seq_len`` and replaces it by the training length; with
-    this identity the stock code serves learned positions unchanged.
+    torchtitan's ``Decoder.Config`` reads ``attention.rope.max_seq_len`` and replaces it by the training length. With
+    this class it does so for learned positions too, without a change.
     """
 
     @dataclass(kw_only=True, slots=True)

@@ -1,6 +1,6 @@
 """Separate Q, K and V projections that can skip the rows of static heads.
 
-With grouped queries H / K query heads share a kv head; its keys are skipped with its whole group.
+With grouped queries, H / K query heads share a kv head, whose keys are skipped once the whole group is static.
 Shapes: B batch, T time, C model width, H query heads, K kv heads, U live query heads, D head width.
 """
 
@@ -18,7 +18,7 @@ from torchtitan.models.common.attention import BaseQKVLinear
 from saf_titan.heads.kv_groups import UnusedHeads, unused_heads
 
 LiveRows = tuple[Tensor, Tensor | None] | None
-"""Weight and bias of the rows of a projection that are in use."""
+"""Weight and bias of the rows of a projection that are in use; None if no row is."""
 
 
 class SplitQKV(BaseQKVLinear):
@@ -49,19 +49,19 @@ class SplitQKV(BaseQKVLinear):
             self.register_buffer(name, None, persistent=False)
 
     def head_rows(self, heads: Sequence[int]) -> Tensor:
-        """Row numbers of ``heads`` in ``wq``, or of kv heads in ``wk`` and ``wv``; int64 [len(heads) * D]."""
+        """Return the rows of ``heads`` in ``wq``, or of kv heads in ``wk`` and ``wv``: int64 [len(heads) * D]."""
         offsets_D = torch.arange(self.head_dim)
         return (torch.tensor(list(heads), dtype=torch.int64)[:, None] * self.head_dim + offsets_D).flatten()
 
     def unused_heads(self, static: Sequence[int], *, frees_values: bool) -> UnusedHeads:
-        """Say what the static query heads ``static`` no longer use; see :mod:`saf_titan.heads.kv_groups`."""
+        """Return what the static query heads ``static`` no longer use; see :mod:`saf_titan.heads.kv_groups`."""
         return unused_heads(static, num_heads=self.num_heads, num_kv_heads=self.num_kv_heads, frees_values=frees_values)
 
     def skip(self, static: Sequence[int], *, values: bool) -> None:
-        """Compute, from now on, no queries of exactly the heads ``static`` and no keys that only they read.
+        """From now on, skip the queries of exactly the heads ``static`` and the keys that only these heads read.
 
         Args:
-            values: skip also the values that only those heads read.
+            values: skip also the values that only these heads read.
         """
         unused = self.unused_heads(static, frees_values=values)
         self.query_rows = self._rows_without(unused.q, self.num_heads)
@@ -69,11 +69,11 @@ class SplitQKV(BaseQKVLinear):
         self.value_rows = self._rows_without(unused.v, self.num_kv_heads)
 
     def forward(self, x: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """x [B, T, C] -> q [B, T, U, D], k and v [B, T, at most K, D]; None where nothing is left."""
+        """x [B, T, C] -> q [B, T, U, D], k and v [B, T, at most K, D]; None for each that has no row in use."""
         return self.project(x, self.live_weights())
 
     def live_weights(self) -> tuple[LiveRows, LiveRows, LiveRows]:
-        """The rows of wq, wk and wv that are in use, with their biases and their gradient; None where none is left."""
+        """Return weight and bias of the rows in use of wq, wk and wv, differentiable; None where no row is in use."""
         return (
             _live_rows(self.wq, self.query_rows),
             _live_rows(self.wk, self.key_rows),
@@ -83,7 +83,7 @@ class SplitQKV(BaseQKVLinear):
     def project(
         self, x_BTC: Tensor, weights: tuple[LiveRows, LiveRows, LiveRows]
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Queries, keys and values by the weights that `live_weights` gave."""
+        """Return queries, keys and values of x [B, T, C], as `forward` does, by the result of `live_weights`."""
         q, k, v = (None if w is None else F.linear(x_BTC, *w).unflatten(-1, (-1, self.head_dim)) for w in weights)
         return q, k, v
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# first: it must precede every other torchtitan module
+# must be imported before any torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
 from torchtitan.protocols.model_spec import ModelSpec
@@ -15,7 +15,7 @@ from saf_titan.models.titan import titan_spec
 
 
 def model_spec(model: ModelSection, shape: ModelShape, *, max_seq_len: int) -> ModelSpec:
-    """torchtitan's description of ``model`` for sequences of up to ``max_seq_len`` tokens."""
+    """Return torchtitan's ``ModelSpec`` of ``model`` for sequences of up to ``max_seq_len`` tokens."""
     if model.family != "gpt":
         return titan_spec(
             model.family,

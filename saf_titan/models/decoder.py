@@ -1,4 +1,4 @@
-"""torchtitan's Decoder, whose count of operations follows its static heads."""
+"""torchtitan's Decoder, with a count of floating-point operations that takes static heads into account."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class FreezableDecoder(Decoder):
             return num_parameters, training_flops_per_token(model, seq_len)
 
         def update_from_config(self, *, config: Any, **others: Any) -> None:
-            """torchtitan's, with rotations for the longest sequence of a run, which may be one to validate on."""
-            # the zero-argument form of super() does not know a dataclass with slots
+            """Call torchtitan's method, then size RoPE for the run's longest sequence, perhaps one of validation."""
+            # super() without arguments fails in a dataclass with slots, because slots make a new class
             Decoder.Config.update_from_config(self, config=config, **others)
             run = getattr(config, "run", None)
             if run is None or run.max_seq_len == run.training.seq_len:

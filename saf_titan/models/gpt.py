@@ -82,11 +82,11 @@ def gpt_config(
     bias: bool = False,
     gelu: str = "exact",
 ) -> GPT.Config:
-    """The config tree of a GPT decoder.
+    """Return the config tree of a GPT decoder.
 
-    Initialisation as in the published runs: N(0, init_std), and N(0, init_std / sqrt(2 * layers)) for the two maps
-    that write into the residual stream; embeddings N(0, init_std) and tied to the output head.
-    Biases, of every layer and norm but not of the output head, begin as zeros.
+    Weights are drawn as in the published runs: with standard deviation init_std, and init_std / sqrt(2 * layers) for
+    the two maps that write into the residual stream. Embeddings are tied to the output head.
+    With ``bias``, every layer and norm except the output head has biases, which start at zero.
     """
     residual_std = init_std / (2 * shape.num_layers) ** 0.5
 
@@ -140,7 +140,7 @@ def gpt_config(
     return GPT.Config(
         dim=shape.dim,
         vocab_size=shape.vocab_size,
-        # tied: the output head owns and initialises the matrix
+        # the matrix is tied to the output head, which initialises it
         tok_embeddings=Embedding.Config(
             num_embeddings=shape.vocab_size, embedding_dim=shape.dim, param_init={"weight": skip_param_init}
         ),

@@ -1,8 +1,8 @@
 """Weight initialisation that does not depend on the sharding.
 
 On a CPU mesh DTensor has no random-number tracker, so ``nn.init`` on a sharded parameter draws the same numbers on
-every rank (torchtitan #3106, pytorch #196562). Every rank draws the full tensor and keeps its shard instead: the same
-weights at any world size, on any device.
+every rank (torchtitan #3106, pytorch #196562). Instead, every rank draws the full tensor and keeps its shard. So the
+weights are the same at any world size.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Init = Callable[[Tensor], object]
 
 
 def whole(init: Init) -> Init:
-    """Wrap ``init`` so that it draws the full tensor; a sharded parameter keeps its own part."""
+    """Return ``init`` wrapped so that it draws the full tensor, of which a sharded parameter keeps its own part."""
 
     def draw(parameter: Tensor) -> None:
         if not isinstance(parameter, DTensor):
@@ -36,12 +36,12 @@ def whole(init: Init) -> Init:
 
 
 def normal(std: float) -> Init:
-    """An initialiser that draws N(0, std^2), identical for every sharding."""
+    """Return an initialiser that draws N(0, std^2) with the same numbers at every sharding."""
     return whole(partial(nn.init.normal_, std=std))
 
 
 def draw_whole_tensors(model: Module.Config) -> None:
-    """Make all initialisers of a config tree independent of the sharding, in place."""
+    """Make all initialisers of a config tree independent of the sharding; changes the tree in place."""
     for _, config, _, _ in model.traverse(Module.Config, recurse=True):
         if config.param_init is not None:
             config.param_init = {

@@ -1,4 +1,4 @@
-"""FSDP2 (HSDP, DDP and one process included), activation checkpointing and compile for decoders with our attention."""
+"""FSDP2 (also as HSDP, DDP or on one process), activation checkpointing and compile for decoders with our attention."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parallelize_decoder(
     ac_config: ActivationCheckpointingConfig,
     dump_folder: str,
 ) -> FreezableDecoder:
-    """torchtitan's ``parallelize_fn`` for :class:`saf_titan.models.decoder.FreezableDecoder`.
+    """Parallelize the model in place and return it; this is torchtitan's ``parallelize_fn`` for `FreezableDecoder`.
 
     Raises ValueError for tensor, pipeline and context parallelism, which split heads, layers or time.
     """
@@ -46,15 +46,15 @@ def parallelize_decoder(
         _declare_replicated(model)
         model.parallelize(parallel_dims)
         if model.enable_weight_tying:
-            # spmd_types registers every parameter anew and so breaks the tie; without this FSDP would own it twice
+            # spmd_types registers every parameter anew, which unties the embeddings; tie them before FSDP shards them
             model.tok_embeddings.weight = model.lm_head.weight
         mesh, data_parallel_dims = resolve_fsdp_mesh(parallel_dims)
 
     if ac_config is not None:
         ac_config.build(dump_folder=dump_folder).apply(model)
     if compile_config.enable and "model" in compile_config.components:
-        # all blocks share one code object and each (live, static) head count is one graph for training and one for
-        # evaluation; with fullgraph=True the default limit of 8 would be an error
+        # All blocks share one code object, and each pair of counts (live, static) needs one graph for training and one
+        # for evaluation. With fullgraph=True, more graphs than the limit (8 by default) are an error.
         limit = 4 * len(model.layers) + 8
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, limit)
         apply_compile(model, compile_config=compile_config, parallel_dims=parallel_dims)
@@ -75,14 +75,14 @@ def parallelize_decoder(
 
 
 def use_sum_reduction(model: torch.nn.Module) -> None:
-    """Let FSDP reduce with plain sums: gloo has no PREMUL_SUM, and its AVG may be wrong (pytorch #162338)."""
+    """Make FSDP reduce with plain sums, because gloo has no PREMUL_SUM and its AVG may be wrong (pytorch #162338)."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)
 
 
 def _declare_replicated(model: torch.nn.Module) -> None:
-    """Give every parameter and buffer the placement that the spmd_types backend asks for: replicated."""
+    """Declare every parameter and buffer replicated, because the spmd_types backend needs a placement for each."""
     for module in model.modules():
         names = [name for name, _ in module.named_parameters(recurse=False)]
         names += [name for name, _ in module.named_buffers(recurse=False)]

@@ -1,8 +1,8 @@
-"""torchtitan's dense decoders (Llama 3, Qwen 3), with attention that can hold static heads or as they are.
+"""torchtitan's dense decoders (Llama 3, Qwen 3), either with attention that can have static heads or unchanged.
 
-Both ways attention is plainly causal over the window: torchtitan's flex and varlen back ends want document positions,
-which windows of a token stream do not have, and flex has no backward on the CPU. Names and shapes of the weights in a
-checkpoint are torchtitan's in both.
+In both forms attention is causal over the whole window: torchtitan's flex and varlen back ends need document positions,
+which windows of a token stream do not have, and flex has no backward on the CPU. In both forms the weights in a
+checkpoint have torchtitan's names and shapes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from saf_titan.models.parallelize import parallelize_decoder, use_sum_reduction
 
 
 def titan_spec(family: str, flavor: str, shape: ModelShape, *, fuse_qkv: bool, attention_backend: str) -> ModelSpec:
-    """torchtitan's spec of a flavor.
+    """Return torchtitan's ``ModelSpec`` of a flavor, changed as the arguments say.
 
     Args:
         family: the name of a dense decoder of torchtitan.models.
-        shape: of the flavor, but for the size of the vocabulary and the number of layers, of which the first are kept.
-        fuse_qkv: leave the model as it is, with one matrix for queries, keys and values. Otherwise each has its own,
-            attention is ours, and initial weights do not depend on the sharding.
-        attention_backend: of layers with static heads.
+        shape: the shape of the flavor; the vocabulary size may differ, and of the layers the first ones may be kept.
+        fuse_qkv: leave the model unchanged, with one matrix for queries, keys and values. Otherwise each has its own
+            matrix, attention is ours, and initial weights do not depend on the sharding.
+        attention_backend: the back end of layers with live and static heads.
     """
     spec = importlib.import_module(f"torchtitan.models.{family}").model_registry(flavor, attn_backend="flex")
     del spec.model.layers[shape.num_layers :]
@@ -42,9 +42,10 @@ def titan_spec(family: str, flavor: str, shape: ModelShape, *, fuse_qkv: bool, a
     if fuse_qkv:
         return _as_it_is(spec)
     for layer in spec.model.layers:
-        # torchtitan draws wq, wk and wv as it draws w1, and hides that in the closure of the fused matrix
+        # torchtitan initialises wq, wk and wv like w1; use the initialiser of w1, because that of the fused matrix is
+        # a closure from which the part for one projection cannot be taken
         layer.attention = _freezable(layer.attention, layer.feed_forward.w1.param_init, attention_backend)
-    # the families' own classes add nothing but shardings of tensor parallelism and a count of operations
+    # the classes of the families only add shardings for tensor parallelism and a count of operations
     model = FreezableDecoder.Config(**_values(spec.model, Decoder.Config))
     draw_whole_tensors(model)
     return dataclasses.replace(

@@ -1,4 +1,5 @@
-"""The one-layer laboratory: one attention layer, solved on paper and trained in seconds.
+"""Experiments on one attention layer, which trains in seconds and has a theory that predicts the result.
 
-`setting` describes a task, `model` and `train` train it, `theory` predicts the result, `experiments` compares the two.
+`setting` describes a task, `model` and `train` train the layer on it, `theory` predicts the result, and `experiments`
+compares the two.
 """

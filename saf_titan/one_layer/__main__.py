@@ -1,12 +1,13 @@
-"""The one-layer laboratory on the command line.
+"""Train one attention layer in seconds and compare it with the theory.
 
     python -m saf_titan.one_layer predict --ratio 1 10 100
     python -m saf_titan.one_layer train --parametrization FAFO --ratio 10
     python -m saf_titan.one_layer figure2 --out outputs/figure2
     python -m saf_titan.one_layer sweep --parametrization CACO --ratio 0.1 1 10 --out outputs/sweep
 
-`figure2` trains the eight settings of arXiv 2608.06776, Figure 2; `sweep` draws attention against the ratio of the two
-learning rates. Both write a picture, a table (csv and json), and print the table, with the theory's prediction beside.
+`figure2` trains the eight settings of arXiv 2608.06776, Figure 2; `sweep` plots attention against the ratio of the two
+learning rates. Both write a picture and a table (csv and json), which holds the theory's prediction too, and print the
+table.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def sweep_ratios(args: argparse.Namespace) -> int:
 
 
 def _finish(args: argparse.Namespace, name: str, arms: Sequence[Arm]) -> int:
-    """Write and print the table; status 1 if a seed did not reach the loss."""
+    """Write and print the table; return the exit status, which is 1 if a seed did not reach the loss."""
     folder = _folder(args)
     print(save_table(folder, name, arms))
     print(f"wrote {folder}")
@@ -99,12 +100,12 @@ def _finish(args: argparse.Namespace, name: str, arms: Sequence[Arm]) -> int:
 
 
 def _folder(args: argparse.Namespace) -> Path:
-    """Make the folder of the results; commands call this before they train, so that a bad path costs nothing."""
+    """Make and return the folder of the results; called before training too, so that a bad path fails early."""
     folder: Path = args.out
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise ValueError(f"--out {folder}: a file is in the way; name a folder") from None
+        raise ValueError(f"--out {folder}: a part of this path is a file; name a folder") from None
     return folder
 
 
@@ -123,7 +124,7 @@ def _training(args: argparse.Namespace, ramp: Ramp) -> Training:
     if args.optimizer == "gd" and args.aligned:
         note_unused(args, ["seed"], "with --aligned and --optimizer gd, where nothing is drawn")
         if args.seeds > 1:
-            print(f"note: {args.seeds} equal models are trained, because nothing is drawn", file=sys.stderr)
+            print(f"note: all {args.seeds} seeds give the same model, because nothing is drawn", file=sys.stderr)
     return Training(
         parametrization=args.parametrization,
         task=_task(args),
@@ -143,7 +144,7 @@ def _training(args: argparse.Namespace, ramp: Ramp) -> Training:
 
 
 def _progress(title: str) -> Progress:
-    """Write a line to the terminal every two seconds."""
+    """Return a function that writes the progress to the terminal, at most every two seconds."""
     written = time.monotonic()
 
     def show(step: int, loss: float) -> None:
@@ -161,24 +162,26 @@ def parser() -> argparse.ArgumentParser:
     )
     commands: Any = main.add_subparsers(required=True, metavar="command")
     task = Parser(add_help=False)
-    task.add_argument("--classes", type=_AT_LEAST_2, default=4, help="K (default: 4)")
+    task.add_argument("--classes", type=_AT_LEAST_2, default=4, help="number of classes (default: 4)")
     task.add_argument("--distinct", type=_AT_LEAST_1, default=3, help="token types that each class owns (default: 3)")
-    task.add_argument("--common", type=_AT_LEAST_0, default=5, help="token types that tell nothing (default: 5)")
+    task.add_argument("--common", type=_AT_LEAST_0, default=5, help="token types that belong to no class (default: 5)")
     task.add_argument(
         "--until-loss", type=_POSITIVE, default=1e-3, metavar="NATS", help="NLL to stop at (default: 0.001)"
     )
 
     training = Parser(add_help=False)
-    training.add_argument("--optimizer", choices=OPTIMIZERS, default="sgd", help="gd: the whole task at every step")
+    training.add_argument(
+        "--optimizer", choices=OPTIMIZERS, default="sgd", help="gd takes the whole task at every step (default: sgd)"
+    )
     training.add_argument("--rate", type=_POSITIVE, default=1.0, help="learning rate of the OV circuit (default: 1)")
     training.add_argument("--batch-size", type=_AT_LEAST_1, help="for sgd and adamw (default: 32)")
     training.add_argument("--max-steps", type=_AT_LEAST_1, default=100_000, help="(default: 100000)")
-    training.add_argument("--seeds", type=_AT_LEAST_1, default=5, help="trained as one batch (default: 5)")
+    training.add_argument("--seeds", type=_AT_LEAST_1, default=5, help="number of seeds (default: 5)")
     training.add_argument("--seed", type=_SEED, default=0, help="the first seed (default: 0)")
     training.add_argument(
         "--init-scale", type=_POSITIVE, default=0.1, help="size of the initial weights (default: 0.1)"
     )
-    training.add_argument("--aligned", action="store_true", help="start on the line of the theory")
+    training.add_argument("--aligned", action="store_true", help="start from the weights that the theory assumes")
     training.add_argument("--full-vocabulary", action="store_true", help="softmax over all token types")
     training.add_argument("--double", action="store_true", help="compute in float64")
     training.add_argument("--out", type=Path, default=Path("outputs/one_layer"), help="folder (default: %(default)s)")
@@ -206,7 +209,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command line; the exit status is 2, after one line, for whatever the user can mend."""
+    """Run the command line and return the exit status: 2, with one line on stderr, for a user's mistake."""
     return run_command(parser(), argv)
 
 

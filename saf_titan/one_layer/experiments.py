@@ -1,7 +1,7 @@
-"""The experiments of the laboratory: the eight maps of the paper's Figure 2, and attention against the ratio.
+"""The one-layer experiments: the eight maps of the paper's Figure 2, and attention against the ratio.
 
-Source: arXiv 2608.06776, Figure 2. The paper's sizes, rates and initial scale are not known to us; ours are in
-`FIGURE_2` and can be changed.
+Source: arXiv 2608.06776, Figure 2. We do not know the sizes, learning rates and initial scale of the paper. Ours are
+the defaults of `Training` and the ratios in `FIGURE_2`; both can be changed.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ FIGURE_2: tuple[tuple[str, Parametrization, Ramp], ...] = (
     ("CACO, QK x 5", "CACO", constant(5.0)),
     ("CACO, QK x 1 to 10", "CACO", Ramp(start=1.0, end=10.0, steps=2000)),
 )
-"""Title, parametrization and ratio of each map."""
+"""Title, parametrization and QK ratio of each map."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One trained setting beside its prediction."""
+    """One trained setting and its prediction."""
 
     title: str
     result: Result
     maps_SXY: NDArray[np.float64]
     """The DTAP map of each seed; see `analysis.relevance.dtap`."""
     predicted_mass: float
-    """Attention mass of the population flow at the same loss, from a start on its line; NaN where it has none."""
+    """Attention mass that the theory predicts at the same loss; NaN if the theory does not cover the setting."""
 
     def row(self) -> dict[str, float | str]:
-        """Means and standard deviations over seeds, in the order of a table."""
+        """Return one row of a table: column -> mean or standard deviation ("... sd") over seeds."""
         result = self.result
         mass = result.mass_S.numpy()
         values: dict[str, NDArray[np.float64]] = {
@@ -67,7 +67,12 @@ class Arm:
 
 
 def figure_2(base: Training, *, bins: int = 10, progress: Callable[[str], Progress] | None = None) -> list[Arm]:
-    """Train the eight settings of Figure 2 from `base`, which gives all else."""
+    """Train the eight settings of Figure 2; `base` gives everything except the parametrization and the ratio.
+
+    Args:
+        bins: number of bins of each axis of a DTAP map.
+        progress: takes the title of a setting and returns its progress callback.
+    """
     arms = []
     for title, parametrization, ramp in FIGURE_2:
         training = replace(base, parametrization=parametrization, ramp=ramp)
@@ -76,8 +81,11 @@ def figure_2(base: Training, *, bins: int = 10, progress: Callable[[str], Progre
 
 
 def run_arm(title: str, training: Training, *, bins: int = 10, progress: Progress | None = None) -> Arm:
-    """Train one setting and set its prediction beside it."""
-    # the prediction refuses a loss that training does not pass, so it comes first
+    """Train one setting and return the result with its prediction.
+
+    Raises ValueError if the loss to stop at is not below the loss at the start.
+    """
+    # predicted first, because the prediction raises for a loss that the start has already passed
     predicted = predicted_mass(training)
     result = train(training, progress=progress)
     pairs = zip(result.mass_SN.numpy(), result.probability_SN.numpy(), strict=True)
@@ -85,9 +93,9 @@ def run_arm(title: str, training: Training, *, bins: int = 10, progress: Progres
 
 
 def predicted_mass(training: Training) -> float:
-    """The mass that the population flow predicts at the loss of a training, NaN for what it does not describe.
+    """Return the attention mass, in (0, 1), that the theory predicts at the final loss of a training.
 
-    The flow is of gradient descent on the logits of the labels; AdamW and a full-vocabulary softmax follow other laws.
+    Return NaN for AdamW and for a full-vocabulary softmax: the theory is about gradient descent on the labels' logits.
     """
     if training.optimizer == "adamw" or training.full_vocabulary:
         return math.nan
@@ -106,7 +114,7 @@ def predicted_mass(training: Training) -> float:
 
 
 def sweep(base: Training, ratios: Sequence[float], *, progress: Callable[[str], Progress] | None = None) -> list[Arm]:
-    """Train `base` at several constant ratios."""
+    """Train `base` at each of several constant ratios."""
     return [
         run_arm(f"{ratio:g}", replace(base, ramp=constant(ratio)), progress=progress and progress(f"ratio {ratio:g}"))
         for ratio in ratios

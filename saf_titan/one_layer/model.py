@@ -1,10 +1,10 @@
 """The one-layer model f(X) = W_OV X^T softmax(X W_QK x_T), for many seeds at once.
 
 Source: arXiv 2608.06776, eq. (1). There is no 1/sqrt(d), no bias, no position and no residual; the query row x_T is
-part of X. W_QK = W_K W_Q^T and W_OV = W_O W_V are collapsed into one matrix, or factorized into two. Embeddings are
-one-hot: for gradient descent any other orthonormal embedding gives the same course in another basis.
+part of X. W_QK = W_K W_Q^T and W_OV = W_O W_V are each one matrix (collapsed) or a product of two (factorized).
+Embeddings are one-hot, because gradient descent with any other orthonormal embedding does the same in another basis.
 
-Legend: S seeds, B sequences, T tokens of a sequence, V token types (and width of the model), M outputs, K classes.
+Shapes: S seeds, B sequences, T tokens of a sequence, V token types (and width of the model), M outputs, K classes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from saf_titan.one_layer.setting import Parametrization, Task
 
 
 class Output(NamedTuple):
-    """What a forward returns."""
+    """The result of a forward."""
 
     logits_SBM: Tensor
     attention_SBT: Tensor
-    """Attention of the last token, sums to 1 over T."""
+    """Attention of the last token to each token; sums to 1 over T."""
 
 
 class OneLayer(nn.Module):
-    """S independent models with parameters in common tensors."""
+    """S independent models whose parameters are stacked into common tensors."""
 
     def __init__(
         self,
@@ -40,8 +40,10 @@ class OneLayer(nn.Module):
     ) -> None:
         """
         Args:
-            num_outputs: M, rows of W_O. None: one for each class. More: a full-vocabulary softmax, of which only the
-                first K outputs are ever right.
+            num_outputs: M, rows of W_O; None for one output a class. With more outputs than classes, for example a
+                softmax over the whole vocabulary, only the first K are ever the right answer.
+
+        Raises ValueError if there are fewer outputs than classes.
         """
         super().__init__()
         M = task.classes if num_outputs is None else num_outputs
@@ -60,7 +62,7 @@ class OneLayer(nn.Module):
         """W_OV (S, M, V), or W_O (S, M, V) and W_V (S, V, V)."""
 
     def circuits(self) -> tuple[Tensor, Tensor]:
-        """W_QK (S, V, V) and W_OV (S, M, V)."""
+        """Return W_QK (S, V, V) and W_OV (S, M, V), multiplied out."""
         qk, ov = (matrices[0] if len(matrices) == 1 else matrices[0] @ matrices[1] for matrices in (self.qk, self.ov))
         return qk, ov
 
@@ -72,7 +74,7 @@ class OneLayer(nn.Module):
         # with one-hot embeddings a score is one entry of W_QK
         column_SVB = qk_SVV.gather(2, query_SB[:, None, :].expand(S, qk_SVV.shape[1], B))
         attention_SBT = column_SVB.mT.gather(2, tokens_SBT).softmax(2)
-        # ... and the attended mean of the embeddings is the mass on each token type
+        # ... and the mean of the embeddings under attention holds the attention mass on each token type
         mass_SBV = torch.zeros(S, B, qk_SVV.shape[1], dtype=qk_SVV.dtype).scatter_add(2, tokens_SBT, attention_SBT)
         return Output(mass_SBV @ ov_SMV.mT, attention_SBT)
 
@@ -84,7 +86,10 @@ class OneLayer(nn.Module):
 
     @torch.no_grad()
     def init_aligned(self, singular_value: float) -> None:
-        """Start on the line of the theory: collapsed circuits at zero, factorized ones balanced at a singular value."""
+        """Start as the theory assumes: collapsed circuits at zero, factorized ones with two factors of equal size.
+
+        singular_value: the nonzero singular values of a factorized circuit at the start.
+        """
         task, K, C = self.task, self.task.classes, self.task.distinct
         if len(self.qk) == 2:
             k_V, query = _qk_direction(task), task.vocab_size - 1
@@ -105,7 +110,7 @@ class OneLayer(nn.Module):
 
 
 def _qk_direction(task: Task) -> Tensor:
-    """k, the mean embedding of distinct types minus that of all other types, float64 (V,)."""
+    """Return k, the mean embedding of distinct types minus that of all other types: float64 (V,)."""
     k_V = torch.full((task.vocab_size,), -1 / task.uninformative, dtype=torch.float64)
     num_distinct = task.classes * task.distinct
     k_V[:num_distinct] = 1 / num_distinct
@@ -114,10 +119,10 @@ def _qk_direction(task: Task) -> Tensor:
 
 @torch.no_grad()
 def scalars(model: OneLayer) -> tuple[Tensor, Tensor]:
-    """The score gap and v of the theory, read off the matrices: float64 (S,) each.
+    """Return the two scalars of the theory, gap and v, measured on the matrices: float64 (S,) each.
 
     The gap is the mean score of distinct types minus the mean score of all other types, for the query. v is the
-    projection of W_OV on its line sum_c h_c b_c^T.
+    coefficient of the projection of W_OV onto sum_c (1_c - 1/K) b_c^T; see `theory`.
     """
     task, K, C = model.task, model.task.classes, model.task.distinct
     qk_SVV, ov_SMV = (matrix.double() for matrix in model.circuits())

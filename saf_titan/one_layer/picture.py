@@ -1,4 +1,4 @@
-"""Pictures and tables of the laboratory's experiments."""
+"""Pictures and tables of the one-layer experiments."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def save_maps(path: Path, arms: Sequence[Arm]) -> None:
 
 
 def save_sweep(path: Path, arms: Sequence[Arm], curve: Sequence[tuple[float, float]]) -> None:
-    """Draw 1 - mass against the ratio: trained seeds with deviation, and the curve (ratio, mass) of the theory."""
+    """Plot 1 - mass against the ratio: mean and deviation of trained seeds, and the theory's `curve` (ratio, mass)."""
     figure = Figure(figsize=(4.8, 3.4), layout="constrained", dpi=150)
     axes = figure.subplots()
     ratios, masses = np.array(curve).T

@@ -1,22 +1,23 @@
-"""Population gradient flow of the one-layer model: two scalars, one relation between them, and the attention at a loss.
+"""Population gradient flow of the one-layer model, that is, gradient descent on all data with infinitely small steps.
 
-Assumptions: orthonormal embeddings, equiprobable classes, logits of the labels alone, one query token for all classes,
-and symmetric start. Both circuits then move along a line (arXiv 2608.06776; derived for this project, checked against
-full-matrix training in `tests/one_layer`):
+Assumptions: orthonormal embeddings, equiprobable classes, a softmax over the labels only, one query token for all
+classes, and a symmetric start. Each circuit then stays a multiple of a fixed matrix, so that two scalars, v and w,
+describe the model (arXiv 2608.06776; derived for this project, checked against full-matrix training in
+`tests/one_layer`):
 
     W_OV = v sum_c (1_c - 1/K) b_c^T     b_c: sum of the embeddings of the distinct tokens of class c
     W_QK = w k e_q^T                     k: mean distinct embedding minus mean uninformative embedding
 
-With gap = kappa w the score gap between distinct and other tokens, p the attention mass on distinct tokens and P the
-probability of the right class,
+With gap = kappa w (the score gap between distinct and other tokens), p (the attention mass on distinct tokens) and P
+(the probability of the right class),
 
     p = 1 / (1 + exp(-gap) / rho_0),  rho_0 = p_0 / (1 - p_0)        1 - P = (K - 1) / (K - 1 + exp(p v))
 
     dv/dt   = eta_OV p (1 - P) / (C (K - 1)) * F_OV
     dgap/dt = eta_QK kappa p (1 - p) (1 - P) v * F_QK
 
-F is 1 for a collapsed circuit. For balanced, aligned factors it is twice the singular value of the circuit:
-F_OV = 2 v sqrt(C), F_QK = 2 gap / sqrt(kappa).
+F is 1 for a collapsed circuit. For a factorized circuit with factors of equal size, F is twice the singular value of
+the circuit: F_OV = 2 v sqrt(C), F_QK = 2 gap / sqrt(kappa).
 """
 
 from __future__ import annotations
@@ -39,36 +40,36 @@ class State:
     gap: float
     """Score of a distinct token minus the score of another token."""
     v: float
-    """Size of the OV circuit."""
+    """Coefficient of the OV circuit."""
 
 
 def start(parametrization: Parametrization, task: Task, *, singular_value: float = 0.1) -> State:
-    """The state at the start: a collapsed circuit at zero, a factorized one at a singular value of the product.
+    """Return the initial state: zero for a collapsed circuit, `singular_value` (of the product) for a factorized one.
 
-    A factorized circuit cannot start at zero, where its gradient is zero.
+    A factorized circuit cannot start at zero, because its gradient is zero there.
     """
     gap = singular_value * sqrt(task.score_scale) if parametrization[0] == "F" else 0.0
     return State(gap, singular_value / sqrt(task.distinct) if parametrization[2] == "F" else 0.0)
 
 
 def attention_mass(gap: float, task: Task) -> float:
-    """p, the attention mass on distinct tokens, in (0, 1)."""
+    """Return p, the attention mass on distinct tokens, in (0, 1)."""
     return 1 / (1 + (1 - task.initial_mass) / task.initial_mass * exp(-gap))
 
 
 def error_probability(margin: float, task: Task) -> float:
-    """1 - P, the probability of a wrong class at a logit margin p v."""
+    """Return 1 - P, the probability of a wrong class at a logit margin p v."""
     return (task.classes - 1) / (task.classes - 1 + exp(margin))
 
 
 def loss(state: State, task: Task) -> float:
-    """NLL in nats."""
+    """Return the NLL of the state, in nats."""
     margin = attention_mass(state.gap, task) * state.v
     return log1p((task.classes - 1) * exp(-margin))
 
 
 def flow(state: State, parametrization: Parametrization, task: Task, ratio: float) -> State:
-    """The time derivative of the state for eta_OV = 1 and eta_QK = ratio."""
+    """Return the time derivative of the state for eta_OV = 1 and eta_QK = ratio."""
     p = attention_mass(state.gap, task)
     wrong = error_probability(p * state.v, task)
     kappa = task.score_scale
@@ -92,15 +93,16 @@ def integrate(
     tolerance: float = 1e-9,
     max_steps: int = 1_000_000,
 ) -> State:
-    """Follow the flow until the loss is reached, by Runge-Kutta steps of order 4 with step control.
+    """Integrate the flow until the loss is reached and return the final state; Runge-Kutta of order 4, adaptive steps.
 
     Args:
-        ramp: the ratio over optimizer steps; one step of training at learning rate `rate` is a time of `rate`.
+        ramp: the ratio over optimizer steps; one training step at learning rate `rate` takes the time `rate`.
         until_loss: NLL in nats at which to stop.
-        rate: learning rate of the OV circuit; it matters for a ramp only.
+        rate: learning rate of the OV circuit; it matters only if the ratio changes.
+        initial: the state at time 0; None for the default of `start`.
         tolerance: relative error allowed in a step.
 
-    Raises ValueError for a loss that the start has already passed, and if it is not reached in `max_steps` steps.
+    Raises ValueError if `until_loss` is not below the loss of the initial state, or not reached in `max_steps` steps.
     """
     state = initial or start(parametrization, task)
     _margin_ahead(state, task, until_loss)
@@ -120,7 +122,7 @@ def integrate(
         if log(loss(half, task)) < target:
             if h < 1e-9 * (1 + time):
                 return half
-            # land on the loss from above
+            # the step would pass the target: halve it, so that the target is approached from above
             h /= 2
             continue
         state, time = half, time + h
@@ -132,7 +134,7 @@ def integrate(
 
 
 def _margin_ahead(initial: State, task: Task, at_loss: float) -> float:
-    """The logit margin at a loss; raise ValueError if the loss is not below that of the initial state."""
+    """Return the logit margin at a loss; raise ValueError if the loss is not below the loss of the initial state."""
     margin = task.margin_at(at_loss)
     if at_loss >= loss(initial, task):
         raise ValueError(
@@ -156,7 +158,7 @@ def _runge_kutta(derivative: Callable[[State, float], State], s: State, t: float
 
 
 def relation(state: State, parametrization: Parametrization, task: Task, ratio: float) -> float:
-    """The quantity that the flow conserves at a constant ratio: left side (of the gap) minus right side (of v).
+    """Return what the flow conserves at a constant ratio r: the left side (of the gap) minus the right side (of v).
 
     | circuit       | left side                       |   | circuit       | right side                    |
     |---------------|---------------------------------|---|---------------|-------------------------------|
@@ -168,7 +170,7 @@ def relation(state: State, parametrization: Parametrization, task: Task, ratio: 
     rho = task.initial_mass / (1 - task.initial_mass)
     kappa, K, C = task.score_scale, task.classes, task.distinct
     if parametrization[0] == "C":
-        # beyond the range of float64 the left side is infinite, as Ei is
+        # exp overflows float64 above 709; the left side counts as infinite from 700 on, like Ei
         left, factor = state.gap + rho * (exp(state.gap) - 1 if state.gap < 700 else inf), 0.5
     else:
         left, factor = log(state.gap) + rho * exponential_integral(state.gap), 1 / sqrt(kappa)
@@ -179,12 +181,12 @@ def relation(state: State, parametrization: Parametrization, task: Task, ratio: 
 def predicted_mass(
     parametrization: Parametrization, task: Task, ratio: float, *, at_loss: float, initial: State | None = None
 ) -> float:
-    """p*, the attention mass on distinct tokens at which training at a constant ratio reaches a loss.
+    """Return p*, the attention mass on distinct tokens when training at a constant ratio reaches a loss.
 
-    Neither time nor the learning rate enters: at the loss the margin p v is known, and the conserved quantity ties v to
-    the gap. Solved by bisection. Equal-loss prediction of `relation`.
+    The result does not depend on time or on the learning rate: the loss determines the margin p v, and `relation`
+    determines v from the gap. The gap is found by bisection.
 
-    Raises ValueError for a ratio that is not positive and for a loss that training does not pass on its way.
+    Raises ValueError for a ratio that is not positive and for a loss that is not below the loss of the initial state.
     """
     ratio = constant(ratio).start
     initial = initial or start(parametrization, task)
@@ -205,21 +207,21 @@ def predicted_mass(
 
 
 def frozen_jacobian(time: float, task: Task, ratio: float) -> State:
-    """The collapsed model's state after `time` = eta_OV t, if the attention's Jacobian stayed at its initial value.
+    """Return the collapsed model's state at `time` = eta_OV t if the Jacobian of attention kept its initial value.
 
     With q = (1 + p_0^2 time / C) / (K - 1) and W the Lambert function, v = (q - W(e^q / (K - 1))) / p_0 and
-    gap = r/2 C (K - 1) kappa (1 - p_0) v^2: the OV scalar grows like log t, the QK scalar like log^2 t. With the exact
-    Jacobian the second law holds only for a while.
+    gap = r/2 C (K - 1) kappa (1 - p_0) v^2. So v grows like log t and the gap like log^2 t. With the exact Jacobian the
+    gap grows like this only at first.
     """
     p0, K, C = task.initial_mass, task.classes, task.distinct
     q = (1 + p0**2 * time / C) / (K - 1)
-    # q - W is the same as log((K - 1) W), which does not cancel at late times
+    # q - W equals log((K - 1) W), which does not lose digits by cancellation at late times
     v = log((K - 1) * lambert_w_of_exp(q - log(K - 1))) / p0
     return State(ratio / 2 * C * (K - 1) * task.score_scale * (1 - p0) * v**2, v)
 
 
 def lambert_w_of_exp(y: float) -> float:
-    """W(e^y), the solution x of x + log(x) = y, without ever forming e^y; by Newton's method."""
+    """Return W(e^y), the solution x of x + log(x) = y, by Newton's method; e^y, which may overflow, is not computed."""
     x = exp(y) / (1 + exp(y)) if y < 0 else max(y - log(max(y, 1.0)), 0.5)
     for _ in range(100):
         step = (x + log(x) - y) / (1 + 1 / x)
@@ -230,7 +232,7 @@ def lambert_w_of_exp(y: float) -> float:
 
 
 def exponential_integral(x: float) -> float:
-    """Ei(x) for 0 < x < 700: Euler's gamma + log(x) + sum of x^k / (k k!), whose terms are all positive."""
+    """Return Ei(x) = Euler's gamma + log(x) + sum over k >= 1 of x^k / (k k!); inf from x = 700 on, -inf for x <= 0."""
     if not 0 < x < 700:
         return inf if x >= 700 else -inf
     total, term, k = 0.0, 1.0, 0
@@ -244,7 +246,7 @@ def exponential_integral(x: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomContext:
-    """Contexts of independent tokens: each of T - 1 is distinct with probability gamma, the query comes last."""
+    """Sequences of T - 1 independent tokens, each distinct with probability gamma, and the query in the last place."""
 
     classes: int = 4
     distinct: int = 3
@@ -253,7 +255,7 @@ class RandomContext:
     gamma: float = 0.5
 
     def counts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of distinct tokens 0 .. T - 1 and their binomial probabilities, float64 (T,) each."""
+        """Return the possible numbers of distinct tokens, 0 .. T - 1, and their binomial probabilities: (T,) each."""
         n = self.length - 1
         number = np.arange(n + 1)
         log_choose = np.array([lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) for k in range(n + 1)])
@@ -263,10 +265,10 @@ class RandomContext:
 
 
 def finite_length_flow(y: np.ndarray, context: RandomContext, ratio: float) -> np.ndarray:
-    """Time derivative of (v, z_d, z_0, z_q) for sequences of finite length, eta_OV = 1 (finite-T flow, exact).
+    """Return the exact time derivative of (v, z_d, z_0, z_q) for sequences of finite length, for eta_OV = 1.
 
-    z_d, z_0 and z_q are the scores of distinct tokens, common tokens and the query. The OV circuit stays on its line
-    exactly, the QK circuit approximately; K C z_d + D z_0 + z_q = 0 always.
+    z_d, z_0 and z_q are the scores of distinct tokens, common tokens and the query; K C z_d + D z_0 + z_q = 0 always.
+    The OV circuit stays an exact multiple of its fixed matrix, the QK circuit an approximate one.
     """
     v, z_d, z_0, z_q = y
     K, C, D = context.classes, context.distinct, context.common

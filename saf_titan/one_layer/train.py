@@ -1,6 +1,6 @@
 """Train one-layer models on class-token sequences until they reach a loss.
 
-Legend: S seeds, B sequences, N sequences of the test set, T tokens of a sequence, M outputs.
+Shapes: S seeds, B sequences, N sequences of the test set, T tokens of a sequence, M outputs.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from saf_titan.one_layer.setting import Parametrization, Ramp, Task
 Optimizer = Literal["gd", "sgd", "adamw"]
 OPTIMIZERS: tuple[Optimizer, ...] = ("gd", "sgd", "adamw")
 
-# the test set must not share rows with the training set of the same seed
+# added to the seeds of the test sets, so that they share no rows with the training sets
 _TEST_SEED = 2**32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One experiment. Raises ValueError for settings that exclude each other."""
+    """Settings of one experiment. Raises ValueError for settings that are out of range."""
 
     parametrization: Parametrization = "CACO"
     task: Task = field(default_factory=Task)
     ramp: Ramp = field(default_factory=Ramp)
     """Learning rate of the QK circuit over that of the OV circuit."""
     optimizer: Optimizer = "gd"
-    """gd: the gradient of the whole task, in which every sequence holds each of its types once. sgd, adamw: batches of
-    sequences whose types are drawn."""
+    """gd: every step takes the gradient of the whole task, one sequence of each class with each of its types once. sgd,
+    adamw: every step takes a batch of sequences whose types are drawn."""
     rate: float = 1.0
     """Learning rate of the OV circuit."""
     batch_size: int = 32
     """Sequences of a batch, for sgd and adamw."""
     weight_decay: float = 0.0
-    """For adamw."""
+    """For adamw only."""
     until_loss: float = 1e-3
     """NLL in nats of the test set (for gd: of the task) at which a seed stops."""
     max_steps: int = 100_000
     seeds: int = 5
     aligned: bool = False
-    """Start on the line of the theory, at `init_scale` as the singular value of factorized circuits; otherwise draw all
-    entries from N(0, init_scale^2)."""
+    """Start from the weights that the theory assumes, with `init_scale` as the singular value of factorized circuits;
+    otherwise draw all entries from N(0, init_scale^2)."""
     init_scale: float = 0.1
     full_vocabulary: bool = False
     """Softmax over all token types instead of over the labels."""
@@ -61,7 +61,7 @@ class Training:
         for name in ("rate", "init_scale"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} = {getattr(self, name):g}: must be positive and finite")
-        # refuses a loss that is out of reach
+        # raises for a loss that is out of range
         self.task.margin_at(self.until_loss)
         for name in ("batch_size", "max_steps", "seeds"):
             if getattr(self, name) < 1:
@@ -72,7 +72,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """S trained models, each as it was when it reached the loss (or at the last step)."""
+    """S trained models, each at the step at which it reached the loss, or at the last step."""
 
     training: Training
     steps_S: Tensor
@@ -92,19 +92,20 @@ class Result:
 
     @property
     def mass_S(self) -> Tensor:
-        """Mean attention mass on distinct tokens of each seed."""
+        """Mean attention mass on distinct tokens of each seed, float64 (S,)."""
         return self.mass_SN.mean(1)
 
 
 Progress = Callable[[int, float], object]
-"""Called with the step and the largest loss of the seeds that still train."""
+"""A function that is called with the step and the largest loss of the seeds that have not reached the loss."""
 
 
 def train(training: Training, *, test_sequences: int = 1000, progress: Progress | None = None) -> Result:
-    """Train all seeds as one batch; a seed that has reached the loss stays as it is.
+    """Train all seeds as one batch and return the result; a seed's model is kept as it was on reaching the loss.
 
     Args:
         test_sequences: N, for sgd and adamw; for gd the test set is the task itself, one sequence of each class.
+        progress: called after every check of the loss.
 
     Raises ValueError if the loss of a seed is no longer finite.
     """
@@ -132,8 +133,8 @@ def train(training: Training, *, test_sequences: int = 1000, progress: Progress 
                 test_loss_S = loss_S.detach() if training.optimizer == "gd" else _loss(model, *test)
             if not test_loss_S.isfinite().all():
                 raise ValueError(
-                    f"the loss is not finite after {step} steps; lower rate = {training.rate:g}, or the ratio, now "
-                    f"{training.ramp.at(step):g}"
+                    f"the loss is not finite after {step} steps; lower rate = {training.rate:g}, or the ratio "
+                    f"({training.ramp.at(step):g} at this step)"
                 )
             new_S = (test_loss_S <= training.until_loss) & ~reached_S
             for kept, parameter in zip(finished, model.parameters(), strict=True):
@@ -147,7 +148,7 @@ def train(training: Training, *, test_sequences: int = 1000, progress: Progress 
         for group, ratio in zip(optimizer.param_groups, (training.ramp.at(step), 1.0), strict=True):
             group["lr"] = training.rate * ratio
         optimizer.zero_grad()
-        # seeds do not see each other: the gradient of the sum holds each one's own
+        # seeds share no parameters, so the gradient of the sum holds the gradient of each seed
         loss_S.sum().backward()
         optimizer.step()
 
@@ -180,7 +181,7 @@ def _measure(
 
 
 def _loss(model: OneLayer, tokens_SBT: Tensor, labels_SB: Tensor) -> Tensor:
-    """Mean NLL of each seed, (S,)."""
+    """Return the mean NLL of each seed, (S,)."""
     logits_SBM = model(tokens_SBT).logits_SBM
     return (
         F.cross_entropy(logits_SBM.flatten(0, 1), labels_SB.flatten(), reduction="none").view(labels_SB.shape).mean(1)
@@ -203,7 +204,10 @@ def _batches(training: Training) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _whole_task(training: Training) -> tuple[Tensor, Tensor]:
-    """One sequence of each class with all its types: its gradient is the population gradient. (S, K, T) and (S, K)."""
+    """Return one sequence of each class with all its types, (S, K, T), and the labels, (S, K).
+
+    Their gradient is the population gradient.
+    """
     task = training.task
     rows = class_tokens.generate(
         task.classes,
@@ -219,7 +223,7 @@ def _whole_task(training: Training) -> tuple[Tensor, Tensor]:
 
 
 def _drawn(training: Training, rows: int, first_row: int, offset: int) -> tuple[Tensor, Tensor]:
-    """Sequences with drawn types, other ones for each seed: (S, B, T) and (S, B)."""
+    """Return sequences with drawn types, (S, B, T), and their labels, (S, B); each seed has its own sequences."""
     task = training.task
     parts = [
         class_tokens.generate(

@@ -1,6 +1,6 @@
-"""The freeze in a training loop of your own, between two optimizer steps.
+"""The freeze in a training loop of your own, called between two optimizer steps.
 
-Legend: B sequences, T time.
+Shapes: B sequences, T time.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from saf_titan.saf.select.registry import SELECTORS
 
 
 class Freezer:
-    """Makes heads of a model static. The layers hold the result: there is nothing else to save.
+    """Makes heads of a model static. The state dict of the model holds the result, so nothing else has to be saved.
 
-    Every rank of a job makes one, with the same settings. The model may be wrapped in DistributedDataParallel or
+    Every rank creates one `Freezer`, with the same settings. The model may be wrapped in DistributedDataParallel or
     compiled.
     """
 
@@ -39,33 +39,34 @@ class Freezer:
         """
         Args:
             model: has a `FreezableHeads` in each attention layer.
-            optimizer: its moments of static heads become zero, as their weights do.
-            settings: those of `PlanSettings`: rate, selector, content, max_fit_kl, ...
+            optimizer: a freeze zeroes the optimizer state of the weights that static heads no longer use.
+            settings: fields of `PlanSettings`: rate, selector, content, max_fit_kl, ...
 
-        Raises ValueError for a model without such layers or with sharded parameters, for settings out of range, and for
-        selectors that need more than queries and keys.
+        Raises ValueError for a model without `FreezableHeads` or with sharded parameters, for settings out of range,
+        and for selectors that need more than queries and keys.
         """
         self.layers = [module for module in model.modules() if isinstance(module, FreezableHeads)]
         if not self.layers:
             raise ValueError("the model has no FreezableHeads: put one in each attention layer (docs/own_loop.md)")
         if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
             raise ValueError(
-                "the parameters are sharded, as by FSDP: wrap in DistributedDataParallel, or use saf_titan.train"
+                "the parameters are sharded, for example by FSDP: wrap the model in DistributedDataParallel instead, "
+                "or use saf_titan.train"
             )
         self._settings = PlanSettings(**settings)
         selector = SELECTORS[self._settings.selector]
         if selector.measure is not None or selector.watches_gradients:
             raise ValueError(
-                f'selector = "{selector.name}" is measured in runs of saf_titan.train alone; see docs/saf.md'
+                f'selector = "{selector.name}" works only in runs of saf_titan.train; see docs/saf.md for the others'
             )
         self._model, self._optimizer = model, optimizer
         self.calibration: Calibration | None = None
-        """Statistics of the latest freeze, for `python -m saf_titan.saf explain` once they are saved."""
+        """Statistics of the latest freeze; `python -m saf_titan.saf explain` reads them from a file."""
         guard_heads(model, self.layers)
 
     @property
     def plan(self) -> StaticPlan | None:
-        """All static heads of the model; None while every head is live."""
+        """The plan of all static heads of the model; None while every head is live."""
         parts = [layer.plan for layer in self.layers if layer.plan is not None]
         if not parts:
             return None
@@ -80,20 +81,21 @@ class Freezer:
         rate: float | None = None,
         forward: Callable[[Any], object] | None = None,
     ) -> StaticPlan:
-        """Choose heads, fit their patterns, and make them static; weights and moments they no longer use become zero.
+        """Choose heads, fit their patterns, make them static, and return the plan.
 
-        Call it between `optimizer.zero_grad()` and the next forward, on every rank, each with sequences of its own and
-        equally many of them; held-out sequences of the full training length are best. It changes nothing if it raises.
+        Weights that static heads no longer use become zero, with their optimizer state. Call `freeze` between
+        `optimizer.zero_grad()` and the next forward, on every rank, each with its own sequences but the same number of
+        them. Held-out sequences of the full training length are best. Nothing is changed if it raises.
 
         Args:
-            batches: what `forward` takes, for example token ids [B, T]; at least two sequences over all.
+            batches: inputs of `forward`, for example token ids [B, T]; at least two sequences in total.
             step: recorded in the plan.
-            rate: share of all heads that are static afterwards; None for that of the settings. A higher one than
-                before adds heads.
-            forward: runs one batch through the model; None: calls the model, without its wrappers, with the batch.
+            rate: share of all heads, in [0, 1], that are static afterwards; None for the rate of the settings. A higher
+                rate than before adds heads.
+            forward: runs one batch through the model; by default it calls the unwrapped model with the batch.
 
-        Raises ValueError where `make_plan` does, and for gradients that are still there; RuntimeError if ranks came
-        to different plans.
+        Raises ValueError where `make_plan` does, and if a parameter has a gradient; RuntimeError if the ranks decided
+        on different plans.
         """
         if any(parameter.grad is not None for parameter in self._model.parameters()):
             raise ValueError("there are gradients: call optimizer.zero_grad(set_to_none=True) before a freeze")
@@ -113,7 +115,7 @@ class Freezer:
             if not heads:
                 continue
             layer.install(dataclasses.replace(plan, heads=tuple(heads)))
-            # a layer without live heads was not captured, and its weights are zero already
+            # calibration does not run a layer without live heads, but the weights of such a layer are zero already
             for parameter, rows in layer.unused_rows() if layer.projections else ():
                 self._zero(parameter, rows)
         for layer in self.layers:
@@ -122,7 +124,7 @@ class Freezer:
         return plan
 
     def __str__(self) -> str:
-        """Static heads, for a log line."""
+        """Return the number and the names of the static heads, for a log line."""
         plan = self.plan
         total = sum(layer.num_heads for layer in self.layers)
         names = [head_name(*head.slot) for head in plan.heads] if plan is not None else []
@@ -130,13 +132,13 @@ class Freezer:
 
     @torch.no_grad()
     def _zero(self, parameter: Tensor, rows: Tensor) -> None:
-        """Zero rows of a parameter and of its moments, which the optimizer then keeps at zero."""
+        """Zero rows of a parameter and of its moments; the optimizer then keeps them at zero."""
         for tensor in (parameter, *moments(parameter, self._optimizer.state)):
             tensor.index_fill_(0, rows.to(tensor.device), 0.0)
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside DistributedDataParallel and torch.compile."""
+    """Return the module inside the wrappers of DistributedDataParallel and torch.compile."""
     while True:
         inner = model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", None)
         if not isinstance(inner, nn.Module):

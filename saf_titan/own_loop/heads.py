@@ -1,4 +1,4 @@
-"""The attention of a layer in a model of your own: queries, keys, values and heads between two projections.
+"""Attention for a model of your own: everything between the input projection and the output projection of a layer.
 
 Shapes: B batch, T time, C model width, H query heads, K kv heads, U live heads, S static heads, D head width.
 """
@@ -19,28 +19,28 @@ from saf_titan.saf.calibrate.capture import CaptureFn
 from saf_titan.saf.plan.plan import StaticPlan
 
 Projection = nn.Linear | tuple[nn.Linear, nn.Linear, nn.Linear]
-"""One matrix whose rows are those of queries, keys and values, in this order; or one matrix for each of them."""
+"""One linear layer whose rows give queries, keys and values, in this order; or one layer for each of them."""
 Rotate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Makes queries (B, T, U, D) and keys (B, T, K, D) ready to be scored: rotary positions, norms."""
+"""Applies rotary positions or norms to queries (B, T, U, D) and keys (B, T, K, D) before they are scored."""
 
 _STATE = "static_heads"
 
 
 class FreezableHeads(nn.Module):
-    """Causal attention whose heads a `Freezer` can make static. It has no parameters.
+    """Causal attention, without parameters, whose heads a `Freezer` can make static.
 
-    Its part of the state dict is empty while every head is live; then it is a plan, of this layer's heads. So frozen
-    weights cannot be loaded without their patterns, and ordinary checkpoints stay as they are.
+    While every head is live it adds nothing to the state dict, so that ordinary checkpoints do not change. Afterwards
+    it adds the plan of the layer's static heads, so that frozen weights cannot be loaded without their patterns.
     """
 
     def __init__(self, num_heads: int, *, num_kv_heads: int | None = None, scale: float | None = None) -> None:
         """
         Args:
-            num_heads: query heads.
-            num_kv_heads: heads of keys and values, each shared by equally many query heads; None: as many.
+            num_heads: number of query heads.
+            num_kv_heads: number of kv heads, each shared by equally many query heads; None for `num_heads`.
             scale: factor of the scores; None for 1 / sqrt(D).
 
-        Raises ValueError if the kv heads do not divide the query heads.
+        Raises ValueError if `num_kv_heads` does not divide `num_heads`.
         """
         super().__init__()
         self.num_heads, self.num_kv_heads, self.scale = num_heads, num_kv_heads or num_heads, scale
@@ -48,17 +48,17 @@ class FreezableHeads(nn.Module):
             raise ValueError(f"num_kv_heads = {num_kv_heads} must divide num_heads = {num_heads}")
         self.capture: CaptureFn | None = None
         self.projections: tuple[nn.Linear, ...] = ()
-        """One matrix or three, of the latest forward that was captured; in a tuple, so that it is no child module."""
+        """The projections of the latest captured forward; a tuple, so that they do not become submodules."""
         self.plan: StaticPlan | None = None
-        """The static heads of this layer as a plan; None while all are live. The freezer sets it."""
+        """The plan of this layer's static heads, set by the freezer; None while all heads are live."""
         self.heads_version = 0
         self._set((), None, is_pruned=False)
 
     def forward(self, x_BTC: Tensor, projection: Projection, rotate: Rotate | None = None) -> Tensor:
-        """Attend: x (B, T, C) -> (B, T, H * D), which the output projection of the layer takes.
+        """Project x (B, T, C), attend, and return the heads' outputs (B, T, H * D), for the output projection.
 
         Rows of the projection that only static heads would use are not computed. Raises ValueError for a sequence
-        longer than the patterns, and for a projection of another shape than the heads need.
+        longer than the patterns, and for a projection whose shape does not fit the heads.
         """
         projections = projection if isinstance(projection, tuple) else (projection,)
         q_BTUD, k_BTKD, v_BTKD = self._project(x_BTC, projections)
@@ -82,12 +82,12 @@ class FreezableHeads(nn.Module):
         return y_BTHD.flatten(2)
 
     def unused_rows(self) -> list[tuple[Tensor, Tensor]]:
-        """Weights and biases of `projections` with the numbers of those rows that static heads no longer use."""
+        """Return each weight and bias of `projections` with the numbers (int64) of the rows that are no longer used."""
         unused = self.unused()
         H, K = self.num_heads, self.num_kv_heads
         rows: list[tuple[Tensor, Tensor]] = []
         D = self._head_dim(self.projections)
-        # in a fused matrix keys lie behind the queries, and values behind the keys
+        # a fused matrix holds the rows of the queries, then those of the keys, then those of the values
         is_fused = len(self.projections) == 1
         linears, offsets = (self.projections * 3, (0, H, H + K)) if is_fused else (self.projections, (0, 0, 0))
         for linear, offset, blocks in zip(linears, offsets, (unused.q, unused.k, unused.v), strict=True):
@@ -96,7 +96,7 @@ class FreezableHeads(nn.Module):
         return rows
 
     def unused(self) -> UnusedHeads:
-        """What the static heads of the layer no longer use of its projection."""
+        """Return the heads whose queries, keys or values are no longer used, because heads are static."""
         return unused_heads(
             self.static_heads,
             num_heads=self.num_heads,
@@ -104,18 +104,18 @@ class FreezableHeads(nn.Module):
             frees_values=self._is_pruned,
         )
 
-    # what a plan installs; see `saf.fit.pattern`
+    # installing a plan calls one of the following methods; see `saf.fit.pattern`
 
     def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None:
-        """Make exactly `heads` (ascending) static, with patterns alpha, rho [S, T_fit]."""
+        """Make exactly `heads` (ascending) static, with patterns alpha and rho, fp32 [S, T_fit]."""
         self._set(heads, prepare_pattern(alpha_ST, rho_ST), is_pruned=False)
 
     def set_dense(self, heads: tuple[int, ...], p_STT: Tensor) -> None:
-        """Not offered: raises ValueError."""
-        raise ValueError("patterns that are matrices are for runs of saf_titan.train alone; choose another content")
+        """Raise ValueError: this layer does not support patterns that are matrices."""
+        raise ValueError("patterns that are matrices work only in runs of saf_titan.train; choose another content")
 
     def set_pruned(self, heads: tuple[int, ...]) -> None:
-        """Remove exactly `heads` (ascending): their output is zero."""
+        """Remove exactly `heads` (ascending): their output becomes zero."""
         self._set(heads, None, is_pruned=True)
 
     def set_live(self) -> None:
@@ -129,7 +129,7 @@ class FreezableHeads(nn.Module):
         self._kept_k = tuple(head for head in range(self.num_kv_heads) if head not in unused.k)
         group = self.num_heads // self.num_kv_heads
         self._kv_index = tuple(self._kept_k.index(head // group) for head in self.live_heads)
-        # no buffers: a cast of the model would overflow the factors, and DDP would send them at every step
+        # not a buffer: a cast of the model would overflow the pattern's factors, and DDP would send it at every step
         self._pattern = pattern
         self._index: dict[str, Tensor] = {}
         self.heads_version += 1
@@ -137,7 +137,7 @@ class FreezableHeads(nn.Module):
     def _project(
         self, x_BTC: Tensor, projections: tuple[nn.Linear, ...]
     ) -> tuple[Tensor | None, Tensor | None, Tensor]:
-        """Queries of the live heads, keys that they read, and all values."""
+        """Return the queries of the live heads, the keys that they read, and all values."""
         D, H, K = self._head_dim(projections), self.num_heads, self.num_kv_heads
         if len(projections) == 1:
             blocks = (*self.live_heads, *(H + head for head in self._kept_k), *range(H + K, H + 2 * K))
@@ -174,7 +174,7 @@ class FreezableHeads(nn.Module):
         return D
 
     def _attend_live(self, q_BTUD: Tensor | None, k_BTKD: Tensor | None, v_BTKD: Tensor) -> Tensor:
-        """Attention of a layer with pruned heads, whose outputs are zeros."""
+        """Attend in a layer with pruned heads, and fill the outputs of the pruned heads with zeros."""
         B, T, _, D = v_BTKD.shape
         y_BTHD = v_BTKD.new_zeros(B, T, self.num_heads, D)
         if q_BTUD is None or k_BTKD is None:
@@ -210,7 +210,7 @@ class FreezableHeads(nn.Module):
         self.install(plan)
 
     def install(self, plan: StaticPlan | None) -> None:
-        """Make exactly the heads of a plan of this layer static; None: no head.
+        """Make exactly the heads of `plan`, a plan of this layer, static; None makes every head live.
 
         Raises ValueError for heads that the layer does not have.
         """

@@ -1,1 +1,1 @@
-"""A training run: what builds, starts, drives, freezes, stops and resumes it."""
+"""A training run: the modules that build, start, drive, freeze, stop and resume it."""

@@ -1,8 +1,8 @@
-"""What a run says of itself: what it reads and how it computes, and what a freeze has done."""
+"""Log lines of a run: its data, its precision and its calibration at the start, and the outcome of each freeze."""
 
 from __future__ import annotations
 
-# first: it must precede every other torchtitan module
+# must be imported before any torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from saf_titan.run.precision import precision_line
 
 
 def opening_lines(run: RunConfig, world_size: int, batch_ranks: int) -> list[str]:
-    """Describe the data, the precision and the calibration of a run on ``world_size`` ranks.
+    """Return lines about the data, the precision and the calibration of a run on ``world_size`` ranks.
 
     batch_ranks: number of ranks that read different data.
     """
@@ -29,24 +29,24 @@ def opening_lines(run: RunConfig, world_size: int, batch_ranks: int) -> list[str
 
 
 def keep_line(run: RunConfig) -> str | None:
-    """Say which steps are checkpoint steps only because they are to be kept; None if there are none."""
+    """Return a line about the steps of `keep_steps` that `interval` alone would not save; None if there are none."""
     checkpoint = run.checkpoint
     extra = sorted({step for step in checkpoint.keep_steps if step % checkpoint.interval and step < run.training.steps})
     if not extra:
         return None
     steps = f"{'step' if len(extra) == 1 else 'steps'} {', '.join(map(str, extra))}"
     return (
-        f"checkpoint.keep_steps: {steps} {'is' if len(extra) == 1 else 'are'} saved too, although no multiple of "
+        f"checkpoint.keep_steps: {steps} {'is' if len(extra) == 1 else 'are'} saved too, although not a multiple of "
         f"checkpoint.interval = {checkpoint.interval}"
     )
 
 
 def record_freeze(result: FreezeResult, static_heads: str, folder: Path) -> FreezeRow | FreezeUndoneRow:
-    """Log what a freeze has done, keep its plan and statistics as files of the run, and return its row of metrics.
+    """Log the outcome of a freeze, write its plan and its statistics to files, and return its row of metrics.
 
     Args:
         static_heads: the static heads by layer, for the log.
-        folder: of the run; the files go to ``saf/step-N`` in it, written by the first rank alone.
+        folder: the folder of the run; the first rank writes the files to ``saf/step-N`` in it.
     """
     plan, seconds = result.plan, result.seconds
     stages = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items())

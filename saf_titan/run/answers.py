@@ -5,7 +5,7 @@ Legend: B batch, T time, V vocabulary.
 
 from __future__ import annotations
 
-# first: it must precede every other torchtitan module
+# must be imported before any torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
 from dataclasses import dataclass, replace
@@ -26,8 +26,13 @@ from saf_titan.run.metrics import RunMetrics
 
 
 def count_answers(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
-    """Sums over a batch, float64 [6]: loss, right answers, labels, share of right answers of each sequence, sequences
-    with all answers right, sequences. A sequence without a label counts nowhere.
+    """Return six sums over a batch, float64 [6], for `AnswerValidator`.
+
+    They are: the loss in nats, the number of right answers, the number of labels, the share of right answers of each
+    sequence, the number of sequences with all answers right, and the number of sequences. A sequence without labels
+    is not counted.
+
+    labels_BT: target ids, int64; IGNORE_INDEX where no answer is asked for.
     """
     is_asked_BT = labels_BT != IGNORE_INDEX
     num_asked_B = is_asked_BT.sum(1)
@@ -41,7 +46,7 @@ def count_answers(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
 
 
 class AnswerValidator(Validator):
-    """torchtitan's validator on sets of generated sequences, the same ones each time and on any number of ranks."""
+    """torchtitan's validator on sets of generated sequences, the same sets each time and on any number of ranks."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(Validator.Config):
@@ -56,7 +61,7 @@ class AnswerValidator(Validator):
 
     @torch.no_grad()
     def validate(self, model_parts: list[nn.Module], step: int) -> None:
-        """Write an `AccuracyRow` for each set, and the loss over all of them."""
+        """Write an `AccuracyRow` for each set, and the mean loss per label over all sets."""
         (model,) = model_parts
         model.eval()
         sums = [self._count(model, length, pairs) for length, pairs in self._cells]
@@ -79,7 +84,7 @@ class AnswerValidator(Validator):
             self.metrics_processor.log_accuracy(row)
 
     def _count(self, model: nn.Module, length: int, pairs: int) -> Tensor:
-        """`count_answers` over one set; a collective."""
+        """Return the sums of `count_answers` over one set on all ranks; a collective."""
         config = self.dl_config
         assert isinstance(config, RowLoader.Config)
         seed = FIRST_EVALUATION_SEED + length + pairs
@@ -87,7 +92,7 @@ class AnswerValidator(Validator):
             dp_world_size=self.dp_world_size,
             dp_rank=self.dp_rank,
             seq_len=length,
-            # as many tokens at once as in training
+            # about as many tokens in a batch as in training
             local_batch_size=max(1, self.local_batch_size * self.seq_len // length),
         )
         sums = torch.zeros(6, dtype=torch.float64, device=utils.device_type)

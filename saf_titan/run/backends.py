@@ -1,4 +1,4 @@
-"""Which operator mixes the heads of each layer: whether the one asked for can run, and lines of the log."""
+"""The operator that mixes the heads of each layer: a check that the requested one can run, and lines for the log."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from saf_titan.ops.mixed_attention.op import BACKENDS, device_obstacle
 
 
 def require_backend(run: RunConfig, device_type: str) -> None:
-    """Raise ConfigError, with the back ends that can run, unless `model.attention_backend` can run on the device.
+    """Raise ConfigError if `model.attention_backend` cannot run on the device; the message lists those that can.
 
-    A run asks before it builds anything: the back end is first used after the freeze, which may be days later.
+    A run calls this before it builds anything, because the back end is first used after the freeze, days later perhaps.
     """
     chosen = run.model.attention_backend
     obstacle = None if run.model.fuse_qkv else _obstacle(run, chosen, device_type)
     if obstacle is not None:
         allowed = [name for name in BACKENDS if _obstacle(run, name, device_type) is None]
         raise ConfigError(
-            [Problem("", "model.attention_backend", f'"{chosen}"', f"{obstacle}; here, take {' or '.join(allowed)}")]
+            [Problem("", "model.attention_backend", f'"{chosen}"', f"{obstacle}; choose {' or '.join(allowed)}")]
         )
 
 
@@ -31,7 +31,7 @@ def _obstacle(run: RunConfig, backend: str, device_type: str) -> str | None:
 
 
 def backend_lines(attentions: Sequence[SAFAttention]) -> list[str]:
-    """Return one line for each run of neighbouring layers that attend in the same way; none for a model without any."""
+    """Return one line for each group of neighbouring layers with the same operator; an empty list without layers."""
     described = [(layer, attention.describe_backend()) for layer, attention in enumerate(attentions)]
     lines = []
     for text, group in groupby(described, key=lambda pair: pair[1]):

@@ -1,8 +1,8 @@
-"""Makes torchtitan's configuration from that of a run: one function for each part of it."""
+"""Builds torchtitan's configuration from the configuration of a run, with one function for each part."""
 
 from __future__ import annotations
 
-# first: it must precede every other torchtitan module
+# must be imported before any torchtitan module
 from saf_titan import compat  # isort: skip
 
 from pathlib import Path
@@ -28,7 +28,7 @@ from saf_titan.run.validation import FixedSetValidator
 
 
 def trainer_config(run: RunConfig, *, initial: Path | None = None) -> SAFTrainer.Config:
-    """Return torchtitan's configuration of ``run``. Its ``build()`` makes the process group and the trainer.
+    """Return torchtitan's configuration of ``run``, whose ``build()`` makes the process group and the trainer.
 
     initial: the checkpoint to start from instead of the run's own ``initial_load_path``; see `initial_weights`.
     """
@@ -129,7 +129,7 @@ def _lr_scheduler(run: RunConfig) -> CircuitSchedules.Config:
     return CircuitSchedules.Config(
         warmup_steps=schedule.warmup_steps,
         total_steps=run.schedule_steps,
-        # torchtitan counts the decay from the end and wants None for all that follows the warm-up
+        # None is torchtitan's value for a decay over all steps after the warm-up
         decay_ratio=None if schedule.decay_ratio == 1.0 else schedule.decay_ratio,
         decay_type=schedule.decay_type,
         min_lr_factor=schedule.min_lr_factor,
@@ -150,7 +150,7 @@ def _checkpoint(run: RunConfig, start: Path | None) -> SoundCheckpoints.Config:
         load_step=checkpoint.load_step,
         initial_load_path=str(Path(initial).resolve()) if initial else None,
         initial_load_model_only=checkpoint.initial_load_model_only,
-        # torchtitan's default would leave a last checkpoint that cannot be resumed
+        # torchtitan's default would save only the weights at the last step, which cannot be resumed
         last_save_model_only=False,
     )
 

@@ -1,4 +1,4 @@
-"""The held-out sequences of a calibration: the same for the trainer and for a checkpoint on disk."""
+"""The held-out sequences of a calibration, which are the same for the trainer and for a checkpoint on disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from saf_titan.data.cursor import CursorLoader
 
 Batch = TypeVar("Batch")
 TokenBatch = tuple[dict[str, Tensor], Tensor]
-"""Inputs by name and targets, as the loader yields them."""
+"""Inputs by name, and targets, as a loader yields them."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class CalibrationData(Generic[Batch]):
 
     batches: Sequence[Batch]
     positions: tuple[int, ...]
-    """Where each sequence of all ranks starts in its source, in tokens."""
+    """The first token of each sequence, over all ranks, as an index into the source."""
     seed: int
     source: str
 
@@ -39,8 +39,10 @@ def held_out_loader(
 ) -> CursorLoader:
     """Return a loader of held-out windows whose first batch is this rank's share of ``sequences``.
 
-    held_out: false for windows of the training split, of which the loader of training then takes no notice.
-    ``world_size`` must divide them. Whether there are so many is for the caller to check: ``num_windows``.
+    Args:
+        sequences: number of sequences of all ranks; a multiple of ``world_size``. The caller must check that
+            the loader has that many (``num_windows``).
+        held_out: False for windows of the training split; training itself still uses these windows too.
     """
     assert sequences % world_size == 0
     return corpus.for_calibration(run.saf.calibration_seed, held_out=held_out).build(
@@ -52,7 +54,7 @@ def held_out_loader(
 
 
 def window_positions(loader: CursorLoader, run: RunConfig, sequences: int) -> tuple[int, ...]:
-    """Where the first windows of a loader, over all ranks, start in their source, in tokens."""
+    """Return the index of the first token, in the source, of each of the first ``sequences`` windows of all ranks."""
     return tuple(loader.window(sequence) * run.training.seq_len for sequence in range(sequences))
 
 
@@ -61,7 +63,7 @@ def calibration_loader(
 ) -> CursorLoader:
     """Return a loader of ``saf.calibration_split`` whose first batch is this rank's share of the sequences.
 
-    On ranks that do not divide saf.calibration_sequences there are more of them: the next multiple of ``world_size``.
+    Their number is ``saf.calibration_sequences``, rounded up to a multiple of ``world_size``.
 
     Raises ConfigError if there are too few windows.
     """
@@ -75,7 +77,7 @@ def calibration_loader(
 
 
 def rounding_line(run: RunConfig, world_size: int) -> str | None:
-    """Say that more sequences than asked for are taken, or None where the ranks divide them."""
+    """Return a line that says to how many the calibration sequences are rounded up; None if they divide evenly."""
     asked, wanted = run.saf.calibration_sequences, calibration_sequences(run, world_size)
     if asked == wanted:
         return None
@@ -86,7 +88,7 @@ def rounding_line(run: RunConfig, world_size: int) -> str | None:
 
 
 def read_calibration_data(loader: CursorLoader, run: RunConfig, *, world_size: int = 1) -> CalibrationData[TokenBatch]:
-    """Read this rank's calibration sequences; that moves neither a training cursor nor a training RNG."""
+    """Read this rank's calibration sequences, without a change to the cursor or the random numbers of training."""
     saf = run.saf
     input_dict, labels = next(iter(loader))
     tokens, targets = (tensor.split(run.calibration_batch_size) for tensor in (input_dict["input"], labels))

@@ -1,6 +1,6 @@
-"""A run that goes on in its folder: what has changed in its configuration, and whether there is anything left to do.
+"""Compares the configuration of a resumed run with the ``config.toml`` in its folder, key by key.
 
-The saved ``config.toml`` is compared with the new configuration, key by key, before anything is built.
+This happens before anything is built. It also decides whether the run has anything left to do.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any
 from saf_titan.config import RunConfig
 
 FIXED: Mapping[str, str] = {
-    "model": "the weights are of that model",
-    "data": "the sequences would be others",
+    "model": "the saved weights are of the old model",
+    "data": "the sequences would be different",
     "data.seed": "the windows would come in another order",
     "data.shuffle": "the windows would come in another order",
     "data.vocab_size": "the ids would mean other tokens",
     "training.seq_len": "the windows would begin at other tokens",
-    "training.dtype": "weights and moments are saved in that type",
-    "optimizer.name": "the moments are those of that optimizer",
-    "debug.seed": "the run would not be the one that this seed names",
+    "training.dtype": "weights and moments are saved in the old type",
+    "optimizer.name": "the saved moments are of the old optimizer",
+    "debug.seed": "the run has already used the old seed",
 }
-"""Keys, or whole sections, that a run keeps for its life, with the reason."""
+"""Keys, or whole sections, that must not change when a run is resumed, with the reason."""
 
 MAY_CHANGE: frozenset[str] = frozenset(
     {
         "dump_folder",
         "model.attention_backend",
-        # the loader refuses data with another digest
+        # the files may move: the loader refuses other data by their digest
         "data.path",
         "data.verify",
         "training",
@@ -51,12 +51,12 @@ MAY_CHANGE: frozenset[str] = frozenset(
         "report",
     }
 )
-"""Keys, or whole sections, that may change when a run goes on. An entry for a key wins over that of its section."""
+"""Keys, or whole sections, that may change when a run is resumed. An entry for a key overrides that of its section."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One key whose value differs from that of the run so far."""
+    """One key whose value differs from the saved configuration of the run."""
 
     key: str
     before: Any
@@ -64,7 +64,7 @@ class Change:
 
     @property
     def reason_against(self) -> str | None:
-        """Why a run cannot go on with another value; None if it can."""
+        """Why a run cannot be resumed with another value; None if it can."""
         section = self.key.partition(".")[0]
         if self.key in MAY_CHANGE:
             return None
@@ -75,13 +75,13 @@ class Change:
 
 
 def changes(before: RunConfig, now: RunConfig) -> list[Change]:
-    """Return the keys whose values differ, with defaults of the flavor resolved, in the order of the schema."""
+    """Return the keys whose values differ, in the order of the schema; defaults of the flavor are filled in first."""
     old, new = dict(values(before)), dict(values(now))
     return [Change(key, old[key], new[key]) for key in new if old[key] != new[key] and key != "dump_folder"]
 
 
 def values(run: RunConfig) -> Iterator[tuple[str, Any]]:
-    """Every key of a configuration with its value; a 0 that stands for the flavor's size is that size."""
+    """Yield every key of a configuration with its value; a 0 that stands for the flavor's size becomes that size."""
     for field in dataclasses.fields(run):
         section = getattr(run, field.name)
         if not dataclasses.is_dataclass(section):
@@ -95,7 +95,7 @@ def values(run: RunConfig) -> Iterator[tuple[str, Any]]:
 
 
 def require_same_run(found: list[Change], folder: Path) -> None:
-    """Raise ValueError, which lists them, if a key has changed that a run keeps for its life."""
+    """Raise ValueError if keys that must not change have changed; the message lists them with the reasons."""
     wrong = [f"{change} ({change.reason_against})" for change in found if change.reason_against]
     if wrong:
         raise ValueError(
@@ -107,12 +107,12 @@ def require_same_run(found: list[Change], folder: Path) -> None:
 def nothing_to_do(
     run: RunConfig, found: list[Change], newest_step: int, *, budget_is_spent: bool, freeze_is_due: bool = False
 ) -> str | None:
-    """Say why a run has nothing left to do; None if it goes on.
+    """Return why a run has nothing left to do, as text; None if it goes on.
 
     Args:
         newest_step: step of the newest complete checkpoint.
         budget_is_spent: the run has used up its `saf.matched_seconds`.
-        freeze_is_due: heads are to be frozen after the last step, and are not.
+        freeze_is_due: the run has ended, but more heads are to be frozen after its last step.
     """
     if freeze_is_due:
         return None

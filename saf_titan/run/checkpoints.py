@@ -1,12 +1,12 @@
-"""torchtitan's checkpoint manager, which trusts neither names nor bytes.
+"""torchtitan's checkpoint manager, with checks of what it loads and saves.
 
-A folder counts as a checkpoint only if it is named ``step-N`` and is complete: its index, ``.metadata``, is written
-last. What is loaded is compared with its checksums, and nothing is saved while the state of training is not finite.
+A folder counts as a checkpoint only if it is named ``step-N`` and holds ``.metadata``, the index, which is written
+last. What is loaded is compared with its checksums. Nothing is saved if a loss, weight or moment is not finite.
 """
 
 from __future__ import annotations
 
-# first: it must precede every other torchtitan module
+# must be imported before any torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
 import re
@@ -27,12 +27,12 @@ _UNFINISHED = "-being-saved"
 
 
 def complete_checkpoints(folder: Path) -> dict[int, Path]:
-    """Return the complete checkpoints in a folder by their step, ascending; none if there is no such folder."""
+    """Return step -> path of the complete checkpoints in ``folder``, ascending; empty if the folder does not exist."""
     return {step: path for step, path in _step_folders(folder) if (path / INDEX).is_file()}
 
 
 def unfinished_checkpoints(folder: Path) -> list[Path]:
-    """Return what a killed or failed save has left behind, ascending by step."""
+    """Return the incomplete checkpoints, which a killed or failed save has left behind, ascending by step."""
     return [path for _, path in _step_folders(folder) if not (path / INDEX).is_file()]
 
 
@@ -43,18 +43,18 @@ def _step_folders(folder: Path) -> list[tuple[int, Path]]:
 
 
 class SoundCheckpoints(CheckpointManager):
-    """Saves and loads whole checkpoints only."""
+    """Loads only complete, undamaged checkpoints, and saves only finite states of training."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(CheckpointManager.Config):
         extra_steps: tuple[int, ...] = ()
-        """Steps that are saved beside the multiples of `interval`."""
+        """Steps that are saved in addition to the multiples of `interval`."""
 
     _suffix = ""
-    """Behind the name of a checkpoint that is being saved."""
+    """Appended to the folder names of checkpoints while `save_instead` saves."""
 
     keep_steps: Callable[[], frozenset[int]] = staticmethod(frozenset)
-    """Asked before stale checkpoints are removed: the steps whose checkpoints stay. Set by the trainer."""
+    """Returns the steps whose checkpoints are never removed; called before stale ones are. Set by the trainer."""
 
     require_sound: Callable[[], None] = staticmethod(lambda: None)
     """Called on every rank before a save; raises if the state of training must not be saved. Set by the trainer."""
@@ -81,9 +81,10 @@ class SoundCheckpoints(CheckpointManager):
         return bool(super()._save(curr_step, last_step))
 
     def save_instead(self, step: int, old_name: str) -> None:
-        """Save the state of training as the checkpoint of a step that has one, which stays under another name.
+        """Save the state of training in place of the checkpoint of ``step``, which is renamed to ``old_name``.
 
-        A kill at any time leaves two folders with all that was saved in them. A collective.
+        Both checkpoints are complete on disk at every moment after the save, even if the process is killed. A
+        collective.
         """
         self._suffix = _UNFINISHED
         try:
@@ -94,7 +95,7 @@ class SoundCheckpoints(CheckpointManager):
             current = Path(self._create_checkpoint_id(step))
             old = current.with_name(old_name)
             if old.exists():
-                # of an exchange that was cut short: the same step with the same heads
+                # left by an earlier call that was killed; it holds the same step with the same heads
                 shutil.rmtree(old)
             current.rename(old)
             current.with_name(current.name + _UNFINISHED).rename(current)
@@ -107,7 +108,7 @@ class SoundCheckpoints(CheckpointManager):
         return max(complete_checkpoints(Path(folder or self.folder)), default=-1)
 
     def _purge_stale_checkpoints(self) -> None:
-        """Remove old checkpoints, and what failed saves before the newest have left; `keep_steps` stay for ever."""
+        """Remove old checkpoints except those of `keep_steps`, and old incomplete ones that failed saves have left."""
         if not self._should_purge():
             return
         folder = Path(self.folder)
@@ -118,6 +119,6 @@ class SoundCheckpoints(CheckpointManager):
         stale = [path for step, path in complete[: -self.keep_latest_k] if step not in for_ever]
         stale += [path for step, path in _step_folders(folder) if step < oldest and not (path / INDEX).is_file()]
         for path in stale:
-            # without its index a half-deleted folder cannot be taken for a checkpoint
+            # the index goes first, so that a folder that is only half deleted is not taken for a checkpoint
             (path / INDEX).unlink(missing_ok=True)
             self.purge_queue.put(str(path))

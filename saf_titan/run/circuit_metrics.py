@@ -1,7 +1,8 @@
-"""The circuits of a run every so many steps: how far a step moves each, and where attention looks.
+"""Measures, every so many steps, how far a step moves each circuit and where attention looks.
 
-Nothing of training changes: weights are copied and compared, and attention is measured on held-out sequences by the
-same pass as before a freeze. A measured step needs room for a second copy of this rank's attention weights.
+The measurement does not change training. Weights are copied before the step and compared after it, and attention is
+measured on held-out sequences as before a freeze. A measured step needs memory for a second copy of this rank's
+attention weights.
 
 Legend: L layers, H query heads, K kv heads, D head width, C model width.
 """
@@ -30,13 +31,13 @@ _MATRICES = ("wq", "wk", "wv", "wo")
 
 
 class CircuitMetrics:
-    """Measures the circuits of a model around the steps that are due."""
+    """Measures the circuits of a model at every step that `frequency` selects."""
 
     def __init__(self, model: nn.Module, frequency: int, attention: Callable[[], Calibration] | None) -> None:
         """
         Args:
-            frequency: steps between two measurements; 0 for none.
-            attention: measures the attention of live heads, a collective; None to leave attention out.
+            frequency: steps between two measurements; 0 to measure nothing.
+            attention: measures the attention of live heads, as a collective; None to leave attention out.
         """
         self._attentions = [module for module in model.modules() if isinstance(module, SAFAttention)]
         self._frequency, self._attention = frequency, attention
@@ -50,11 +51,11 @@ class CircuitMetrics:
             )
 
     def is_due(self, step: int) -> bool:
-        """Whether optimizer step `step`, counted from 1, is one to measure."""
+        """Return whether optimizer step `step`, counted from 1, is to be measured."""
         return self._frequency > 0 and step % self._frequency == 0
 
     def remember(self) -> None:
-        """Copy this rank's share of the weights, just before a step that is due."""
+        """Copy this rank's share of the weights; call it just before a step that is due."""
         start = time.perf_counter()
         self._before = [
             {name: weight.detach().clone() for name, weight in _weights(attention).items()}
@@ -63,7 +64,7 @@ class CircuitMetrics:
         self._seconds = time.perf_counter() - start
 
     def row(self, step: int) -> CircuitsRow:
-        """Return the row of step `step`, just after it; a collective under FSDP.
+        """Return the measurement of step `step`; call it just after the step, on all ranks together.
 
         Raises ValueError if attention is not finite.
         """
@@ -87,18 +88,18 @@ class CircuitMetrics:
 
 
 def layer_updates(attention: SAFAttention, before: dict[str, Tensor]) -> tuple[float, float]:
-    """Return the relative update of W_Q^T W_K and of W_O W_V of a layer; nan without a head to measure.
+    """Return the relative updates of W_Q^T W_K and W_O W_V of a layer; nan for a circuit without a head to measure.
+
+    The QK circuit is measured over live heads, because static heads have no queries and keys. The OV circuit is
+    measured over all heads except pruned ones, because values and outputs of static heads are still trained.
 
     Args:
-        before: wq, wk, wv and wo before the step, sharded as they are now.
-
-    A static head has no queries and keys, so the QK circuit is that of live heads; its values and output go on
-    training, so the OV circuit is that of all heads but pruned ones.
+        before: wq, wk, wv and wo before the step, sharded like the weights now.
     """
     group = attention.n_heads // attention.n_kv_heads
 
     def of_heads(weight_RC: Tensor, heads: Sequence[int]) -> Tensor:
-        """Rows (heads * D, C) to (number of heads, D, C)."""
+        """Return the rows of `heads`: (all heads * D, C) -> (number of heads, D, C)."""
         weight_RC = weight_RC.full_tensor() if isinstance(weight_RC, DTensor) else weight_RC
         return weight_RC.unflatten(0, (-1, attention.qkv_linear.head_dim))[list(heads)]
 
@@ -120,9 +121,9 @@ def layer_updates(attention: SAFAttention, before: dict[str, Tensor]) -> tuple[f
 def held_out_sequences(
     corpus: CursorLoader.Config, run: RunConfig, *, world_size: int, rank: int
 ) -> CalibrationData[TokenBatch] | None:
-    """Read this rank's share of the sequences that attention is measured on, the same ones at every measurement.
+    """Read this rank's share of the sequences on which attention is measured, the same ones every time.
 
-    Returns None, and says so in the log, if fewer are held out or none is wanted.
+    Return None if nothing is to be measured, and, with a warning in the log, if too few windows are held out.
     """
     if not run.circuits.metrics_freq:
         return None

@@ -1,4 +1,4 @@
-"""Whether the state of training is finite: weights, moments and the loss of the last step."""
+"""Checks that weights and moments are finite, and the error for a run that has diverged."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from saf_titan.run.checkpoints import complete_checkpoints
 
 
 class Diverged(RuntimeError):
-    """The loss, a gradient or a weight has become infinite or NaN; the message says how to go on."""
+    """Raised when a loss, weight or moment has become infinite or NaN; the message says how to go on."""
 
 
 def diverged(what: str, step: int, checkpoints: Path) -> Diverged:
-    """Make the error of a run that has diverged.
+    """Return the error for a run that has diverged.
 
     Args:
-        what: what is not finite, for example "the loss".
+        what: the name of the value that is not finite, for example "the loss".
+        step: the step after which that was found.
         checkpoints: folder of the run's checkpoints.
     """
     newest = max(complete_checkpoints(checkpoints).items(), default=None)
@@ -38,10 +39,10 @@ def diverged(what: str, step: int, checkpoints: Path) -> Diverged:
 
 
 def first_not_finite(model: nn.Module, optimizer: Optimizer) -> str | None:
-    """Return the name of a weight or moment of this rank that is not finite; None if all are."""
+    """Return the name of a weight or moment on this rank that is not finite; None if all are finite."""
     tensors = dict(_state(model, optimizer))
     floating = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.numel()}
-    # one pass without temporaries; the names are looked up only if something is wrong
+    # the norm needs one pass and no copies; the name is searched only if something is wrong
     if torch.nn.utils.get_total_norm(list(floating.values()), norm_type=torch.inf).isfinite():
         return None
     return next(name for name, tensor in floating.items() if not tensor.isfinite().all())

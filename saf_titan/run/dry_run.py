@@ -1,10 +1,10 @@
-"""What a run would be, without a process group or weights: the text of ``--dry-run``."""
+"""The text of ``--dry-run``: a description of a run, made without a process group or weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# first: it must precede every other torchtitan module
+# must be imported before any torchtitan module
 from saf_titan import compat  # isort: skip
 
 import torch
@@ -26,9 +26,11 @@ _GIB = 1024**3
 
 
 def describe(run: RunConfig, world_size: int = 1, *, data_lines: Sequence[str] = ()) -> str:
-    """Return the resolved run as text: model, groups, tokens, schedule, freeze and memory on ``world_size`` ranks.
+    """Return a run as text: model, groups, tokens, schedule, freeze and memory on ``world_size`` ranks.
 
-    data_lines: what is known of the data, see :func:`saf_titan.data.checks.inspect_data`.
+    Raises ConfigError if the run cannot have ``world_size`` ranks or its attention back end cannot run here.
+
+    data_lines: lines about the data, see :func:`saf_titan.data.checks.inspect_data`.
     """
     check_world_size(run, world_size)
     require_backend(run, compat.device_type())
@@ -41,7 +43,7 @@ def describe(run: RunConfig, world_size: int = 1, *, data_lines: Sequence[str] =
         ("Model", _model_lines(run, model)),
         ("Parameter groups", _group_lines(run, groups)),
         ("Tokens", _token_lines(run, world_size)),
-        ("Data", [*data_lines] or ["not looked at"]),
+        ("Data", [*data_lines] or ["not checked"]),
         ("Schedule", _schedule_lines(run)),
         ("Freeze", _freeze_lines(run, world_size)),
         ("Checkpoints", _checkpoint_lines(run)),
@@ -124,12 +126,12 @@ def _freeze_lines(run: RunConfig, world_size: int) -> list[str]:
         numbers = shape.num_layers * (shape.num_heads + shape.num_kv_heads) * shape.head_dim * run.training.seq_len
         size = share * numbers * _activation_bytes(run) / _GIB
         lines.append(
-            f"in several batches a rank, which keeps queries and keys of all layers: {size:.2f} GiB "
+            f"each rank calibrates in several batches and so keeps the queries and keys of all layers, {size:.2f} GiB "
             f"(none with saf.calibration_batch_size = {share})"
         )
     if run.saf.content in DENSE_CONTENTS:
         size = dense_bytes(count, run.training.seq_len) / _GIB
-        lines.append(f"patterns are T x T matrices: {size:.2f} GiB, on every rank in the layers and in the plan")
+        lines.append(f"patterns are T x T matrices, {size:.2f} GiB, which every rank holds in the layers and the plan")
     if run.saf.matched_seconds:
         lines.append(f"the run ends after {run.saf.matched_seconds:g} s instead of {run.training.steps:,} steps")
     return lines
@@ -149,8 +151,10 @@ def _checkpoint_lines(run: RunConfig) -> list[str]:
 
 
 def _memory_lines(run: RunConfig, model: nn.Module, world_size: int) -> list[str]:
-    """Weights, gradients and moments are exact; activations follow Korthikanti et al. (arXiv 2205.05198), eq. 2, for
-    attention that does not keep its scores, in the precision of the run.
+    """Return the memory of a rank, as lines.
+
+    Weights, gradients and moments are exact. Activations are estimated by Korthikanti et al. (arXiv 2205.05198), eq. 2,
+    for attention that does not keep its scores, in the precision of the run.
     """
     training, shape = run.training, run.shape
     total = sum(parameter.numel() for parameter in model.parameters())

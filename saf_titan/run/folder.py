@@ -1,4 +1,4 @@
-"""The output folder of a run: what an earlier run has left in it, and how this one begins."""
+"""The output folder of a run: decides from its contents whether a run starts, resumes, or has nothing to do."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ class Opening:
     nothing_to_do: str | None
     """Why there is nothing to do; None if the run goes on or starts."""
     lines: tuple[str, ...]
-    """What is said before the run is built."""
+    """Lines for the log, before the run is built."""
 
 
 def open_folder(run: RunConfig) -> Opening:
-    """Compare a configuration with what its folder holds, before anything is built; changes nothing.
+    """Compare a configuration with the contents of its folder and return how the run begins; changes nothing.
 
-    Raises ValueError if the folder holds a run that this configuration cannot go on with.
+    Raises ValueError if the folder holds a run that cannot be resumed with this configuration.
     """
     folder = Path(run.dump_folder)
     checkpoints = folder / run.checkpoint.folder
     complete = complete_checkpoints(checkpoints) if run.checkpoint.enable else {}
     lines = [
-        f"{path} is unfinished (a save was cut short) and is not used; it goes when later checkpoints replace it"
+        f"{path} is incomplete (a save was cut short) and is not used; it is removed once newer checkpoints replace it"
         for path in unfinished_checkpoints(checkpoints)
     ]
     if not complete:
         if (folder / CONFIG_FILE).is_file():
-            lines.append(f"{folder} holds an earlier run without a checkpoint to go on from: this one starts anew")
+            lines.append(f"{folder} holds an earlier run without a checkpoint, so this run starts from the beginning")
         return Opening(None, tuple(lines))
     newest, path = max(complete.items())
     found, spent = [], False
@@ -67,19 +67,19 @@ def open_folder(run: RunConfig) -> Opening:
 
 
 def _end_freeze_is_due(run: RunConfig, newest: Path) -> bool:
-    """Whether a run that has ended is to freeze more heads than its last checkpoint has."""
+    """Return whether a run that has ended is to freeze more heads than its last checkpoint has."""
     if not run.freezes_at_end:
         return False
     plan = read_freeze(newest).plan
     num_static, rate = (len(plan.heads), plan.rate) if plan is not None else (0, 0.0)
-    # as Freezer.rate_due decides: a rate that was asked for before is not asked for again
+    # the same decision as Freezer.rate_due: a plan made for this rate is complete, whatever its number of heads
     return run.saf.rate > rate and head_count(run.shape.total_heads, run.saf.rate, run.saf.rounding) > num_static
 
 
 def _missing_kept(run: RunConfig, complete: Mapping[int, Path]) -> list[str]:
-    """Say which steps can no longer be kept, because the run is past them and their checkpoints are gone."""
+    """Return a line for each step to keep that the run has passed and whose checkpoint no longer exists."""
     missing = [step for step in sorted(set(run.checkpoint.keep_steps)) if step < max(complete) and step not in complete]
     return [
-        f"checkpoint.keep_steps: the run is past step {step}, and its checkpoint is not there any more"
+        f"checkpoint.keep_steps: the run is past step {step}, and the checkpoint of that step no longer exists"
         for step in missing
     ]

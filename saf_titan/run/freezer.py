@@ -1,7 +1,7 @@
-"""Carrying out a freeze on a model between two optimizer steps: measure, decide, install, and undo if it hurts.
+"""A freeze between two optimizer steps: measure, decide, install, and undo if the loss rises too much.
 
-The order of a freeze can be read in :meth:`Freezer.freeze`. When it happens, what is saved and what is reported around
-it are the trainer's business.
+:meth:`Freezer.freeze` shows the order of these stages. The trainer decides when to call it, saves checkpoints around it
+and reports the outcome.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ logger = logging.getLogger()
 
 @dataclass(frozen=True)
 class FreezeResult:
-    """What a freeze came to."""
+    """The outcome of a freeze."""
 
     plan: StaticPlan
     calibration: Calibration
     accepted: bool
-    """False if the schedule judged the rise of the held-out loss too large; the model is then as before."""
+    """False if the held-out loss rose too much for the schedule; the freeze was then undone."""
     losses: tuple[float, float] | None
-    """Held-out loss before and after, where the schedule asks for it."""
+    """Held-out loss before and after the freeze, in nats; None if the schedule does not use it."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of each stage."""
 
 
 class Freezer(Generic[Batch]):
-    """The static heads of one model: ``plan`` says which they are, ``freeze`` adds to them."""
+    """Manages the static heads of one model: ``plan`` lists them, ``freeze`` adds some."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Freezer(Generic[Batch]):
         sequence_losses: Callable[[Batch], Tensor],
         group: dist.ProcessGroup | None,
     ) -> None:
-        """The arguments that are not the optimizer or the schedule are those of :class:`Measurement`."""
+        """All arguments except `optimizer` and `schedule` are those of :class:`Measurement`."""
         self._measurement = Measurement(model, settings, forward=forward, sequence_losses=sequence_losses, group=group)
         self.attentions = self._measurement.attentions
         guard_heads(model, self.attentions)
@@ -83,12 +83,12 @@ class Freezer(Generic[Batch]):
         self._gradient: GradientEMA | None = None
         if settings.enable and SELECTORS[settings.selector].watches_gradients:
             self._gradient = GradientEMA(len(self.attentions), self.attentions[0].num_heads)
-            # the pre-hook of the step sees gradients after clipping
+            # a pre-hook of the optimizer step runs after gradient clipping
             optimizer.register_step_pre_hook(self._average_gradients)
 
     @property
     def plan(self) -> StaticPlan | None:
-        """Static heads and their patterns as they are now; None while every head is live."""
+        """The current static heads with their current patterns; None while every head is live."""
         return self._pattern_training.plan if self._pattern_training is not None else self._plan
 
     @property
@@ -100,39 +100,42 @@ class Freezer(Generic[Batch]):
         return sum(len(attention.static_heads) for attention in self.attentions)
 
     def rate_due(self, step: int) -> float | None:
-        """Share of heads to make static now, after ``step`` steps; None if nothing is due.
+        """Return the share of heads, in (0, 1], to be static now, after ``step`` steps; None if nothing is due.
 
-        Raises ValueError if a freeze is due and the gradient selector has seen no step: the run was resumed at the
-        freeze from a checkpoint without an average.
+        Raises ValueError if a freeze is due and the gradient selector has averaged no gradients yet, as when the run
+        was resumed at the freeze from a checkpoint without an average.
         """
         if not self._settings.enable:
             return None
         rate = self._schedule.next_rate(step, self._rate)
-        # a small step of a ramp may not add a whole head
+        # a step of a ramp may be too small for one more head
         if rate is None or head_count(self.num_heads, rate, self._settings.rounding) <= self.num_static_heads:
             return None
         if self._gradient is not None and not self._gradient.num_updates:
             raise ValueError(
-                f'saf.selector = "{self._settings.selector}" averages gradients of the steps before a freeze, and the '
-                f"checkpoint of step {step}, where heads are to be frozen, holds no average: set saf.step to "
-                f"{step + 20} or so to gather one first, or choose another selector"
+                f'saf.selector = "{self._settings.selector}" averages gradients of the steps before a freeze, but the '
+                f"checkpoint of step {step}, where heads are to be frozen, holds no average: set saf.step to about "
+                f"{step + 20}, so that some gradients are averaged first, or choose another selector"
             )
         return rate
 
     def measure_attention(self, data: CalibrationData[Batch]) -> Calibration:
-        """Statistics of the live heads as they are now; a collective that changes nothing."""
+        """Return statistics of the live heads; a collective that changes nothing."""
         return self._measurement.calibrate(data, (), None, logged_progress())
 
     def restore(self, plan: StaticPlan) -> None:
-        """Install the plan of a checkpoint, before its weights are loaded."""
+        """Install the plan of a checkpoint; call it before the weights are loaded."""
         install(self.attentions, plan)
         self._accept(plan)
 
     def freeze(self, step: int, rate: float, data: CalibrationData[Batch]) -> FreezeResult:
-        """Make a share ``rate`` of all heads static; weights, moments and everything else go on untouched.
+        """Make a share ``rate`` of all heads static and return the outcome.
 
-        Every rank must call it; nothing is changed if it raises. Raises ValueError where :func:`make_plan` does and for
-        a held-out loss that is not finite, and RuntimeError if the ranks disagree.
+        Weights that static heads no longer use, and their moments, become zero; with ``saf.compensate``, their value or
+        output weights change too. Live heads are not changed. Every rank must call it; nothing is changed if it raises.
+
+        Raises ValueError where :func:`make_plan` does and for a held-out loss that is not finite, and RuntimeError if
+        the ranks decided on different plans.
         """
         settings = self._settings
         seconds: dict[str, float] = {}
@@ -169,9 +172,10 @@ class Freezer(Generic[Batch]):
         return FreezeResult(plan, calibration, accepted=accepted, losses=losses, seconds=seconds)
 
     def state(self) -> bytes | None:
-        """What must survive a restart beside the plan; None if nothing must."""
+        """Return what a checkpoint must hold besides the plan, serialised; None if nothing."""
         if not self._settings.enable:
-            # the heads rest, and may go on later where they stopped; an average of gradients would be out of date
+            # keep the loaded state for a later run with saf.enable = true, except the average of gradients, which
+            # would be out of date by then
             return replace(self._loaded, gradient={}).to_bytes()
         return FreezeState(
             schedule=self._schedule.state_dict(),
@@ -180,7 +184,7 @@ class Freezer(Generic[Batch]):
         ).to_bytes()
 
     def load_state(self, data: bytes) -> None:
-        """Take up the state of a checkpoint; parts that this run has no use for are ignored."""
+        """Load the result of `state` from a checkpoint; parts that this run does not need are ignored."""
         state = self._loaded = FreezeState.from_bytes(data)
         if state.schedule and self._settings.enable:
             self._schedule.load_state_dict(state.schedule)
@@ -190,7 +194,7 @@ class Freezer(Generic[Batch]):
             self._pattern_training.load_moments(state.moments)
 
     def summary(self) -> str:
-        """Static heads by layer, as ``L0:1,4 L3:0``."""
+        """Return the static heads by layer, for example ``L0:1,4 L3:0``; empty if there are none."""
         return " ".join(
             f"L{layer}:{','.join(map(str, attention.static_heads))}"
             for layer, attention in enumerate(self.attentions)
@@ -208,9 +212,9 @@ class Freezer(Generic[Batch]):
     def _compensate(
         self, new_weights: Mapping[tuple[int, int], NewWeights], batch: Batch, changed: list[Overwritten]
     ) -> None:
-        """Write the new weights of one head after the other, each where the loss of a batch falls by it.
+        """Replace the weights of one head after the other; keep each replacement only if it lowers the loss of `batch`.
 
-        changed: takes up what was replaced. One forward of the batch a head, and one before.
+        changed: the replaced weights are appended to it, for `_undo`. Costs one forward a head, and one before.
         """
         if not new_weights:
             return
@@ -232,16 +236,16 @@ class Freezer(Generic[Batch]):
         )
 
     def _undo(self, changed: Sequence[Overwritten]) -> None:
-        """Take back an installation that was not accepted."""
+        """Restore the overwritten weights and moments, and install the former plan again."""
         for overwritten in reversed(changed):
             overwritten.restore()
         install(self.attentions, self.plan)
-        # the layers have new tensors for what was trained before
+        # installing made new pattern tensors, and patterns in training must be attached to them
         if self.plan is not None:
             self._accept(self.plan)
 
     def _accept(self, plan: StaticPlan) -> None:
-        """Take an installed plan as the plan of the model; patterns that were in training go on with their moments."""
+        """Make an installed plan the plan of the model; patterns that are being trained keep their moments."""
         training = None
         if self._settings.enable and self._settings.pattern_lr and plan.is_compact:
             training = PatternTraining(self.attentions, plan, self._settings.pattern_lr, self._group)
@@ -257,7 +261,7 @@ class Freezer(Generic[Batch]):
         assert self._gradient is not None
 
         def gradient(projection: nn.Linear) -> Tensor:
-            # a fully static layer has no gradient at all
+            # the projections of a layer without live heads have no gradient
             weight = projection.weight
             return weight.grad if weight.grad is not None else torch.zeros_like(weight)
 
@@ -267,7 +271,7 @@ class Freezer(Generic[Batch]):
 
 
 def freeze_schedule(run: RunConfig) -> Schedule:
-    """When, and how many heads become static."""
+    """Return the schedule of a run: after which steps heads become static, and how many."""
     saf, start = run.saf, run.freeze_step
     if saf.schedule == "ramp":
         return ramp(start, start + saf.ramp_steps, saf.rate, saf.interval)

@@ -1,4 +1,4 @@
-"""Weights of Hugging Face transformers, or of nanoGPT, as the start of a run: made a checkpoint before it is built."""
+"""Converts weights of Hugging Face transformers or nanoGPT to a checkpoint from which a run can start."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _FOLDER = "initial_weights"
 
 
 def initial_checkpoint(run: RunConfig) -> Path | None:
-    """The checkpoint that ``checkpoint.initial_load_path`` stands for; None where it is a checkpoint or not needed.
+    """Convert ``checkpoint.initial_load_path``, if it needs that, and return the converted checkpoint, otherwise None.
 
-    A folder that transformers wrote, or nanoGPT's ``ckpt.pt``, is written as a checkpoint into the output folder. The
-    first process on a machine does that, the others wait; an interrupted start finds it again.
+    A folder of transformers, or nanoGPT's ``ckpt.pt``, is converted to a checkpoint in the output folder. The first
+    process on a machine converts and the others wait; a repeated start uses the existing checkpoint.
 
     Raises ValueError if the weights are not of the run's model, or ``initial_load_model_only`` is not set.
     """
@@ -34,7 +34,7 @@ def initial_checkpoint(run: RunConfig) -> Path | None:
         return None
     if not run.checkpoint.initial_load_model_only:
         raise ValueError(
-            f"checkpoint.initial_load_path = {source} holds weights alone, without moments or a place in the data: set "
+            f"checkpoint.initial_load_path = {source} holds only weights, no moments and no position in the data: set "
             "checkpoint.initial_load_model_only = true to begin a run with them"
         )
     made = folder / _FOLDER / _identity(source)
@@ -45,7 +45,7 @@ def initial_checkpoint(run: RunConfig) -> Path | None:
 
 
 def _convert(run: RunConfig, source: Path, made: Path) -> None:
-    # here, because transformers takes seconds to import
+    # imported here, because transformers takes seconds to import
     try:
         from saf_titan.hf.export import import_model
     except ImportError as error:
@@ -57,7 +57,7 @@ def _convert(run: RunConfig, source: Path, made: Path) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     what = import_model(run, source, unfinished)
     unfinished.rename(made)
-    logger.info(f"Weights of {source}: {what}, as a checkpoint in {made}; not needed after the first save")
+    logger.info(f"Converted {source} ({what}) to a checkpoint in {made}, which is not needed after the first save")
 
 
 def _is_foreign(source: Path) -> bool:
@@ -65,7 +65,7 @@ def _is_foreign(source: Path) -> bool:
 
 
 def _identity(source: Path) -> str:
-    """Names, sizes and times of the files: other weights under the same path are another start."""
+    """Return a digest of the path and of the files' names, sizes and times, which changes if the weights change."""
     files = [source] if source.is_file() else sorted(source.iterdir()) if source.is_dir() else []
     facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
     return hashlib.sha256(repr((str(source), facts)).encode()).hexdigest()[:16]
@@ -73,7 +73,7 @@ def _identity(source: Path) -> str:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other ranks of the run out until the block ends."""
+    """Hold a lock, so that only one process of the run at a time is in the block."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("a") as file:
         fcntl.lockf(file, fcntl.LOCK_EX)

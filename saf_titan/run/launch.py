@@ -1,4 +1,4 @@
-"""One process of a run: from the configuration to the report, with errors a person can act on."""
+"""One process of a run, from the configuration to the report; errors of the user become one line of the log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import traceback
 from pathlib import Path
 
-# first: it must precede every other torchtitan module
+# must be imported before any torchtitan module
 from saf_titan import compat  # isort: skip
 
 import torch.distributed as dist
@@ -30,7 +30,10 @@ FAILURE = 1
 
 
 def launch(run: RunConfig) -> int:
-    """Train as one rank of the world that the environment describes; returns the exit status."""
+    """Train as one rank of the world that the environment describes, and return the exit status 0.
+
+    A failure that the user can cause is logged and ends the process with status 1; other errors are raised.
+    """
     compat.ensure_launcher_environment()
     init_logger()
     structured_logger.init_structured_logger(source="training", output_dir=run.dump_folder, enable=False)
@@ -54,14 +57,14 @@ def launch(run: RunConfig) -> int:
     except (ValueError, OSError, RuntimeError, CheckpointException) as error:
         if isinstance(error, RuntimeError) and not isinstance(error, Diverged) and not is_full_disk(error):
             raise
-        # what a user can cause: bad data, a damaged checkpoint, a full disk, a rate that is too high
+        # a user can cause these: bad data, a damaged checkpoint, a full disk, a learning rate that is too high
         logger.error(_explain(error, run))
         _keep_trace(run)
         if trainer is not None:
-            # leave() ends the process without `finally`
+            # close here, because leave() ends the process before the `finally` below
             with contextlib.suppress(Exception):
                 trainer.close()
-        # other ranks may be waiting in a collective; the launcher ends them
+        # the normal way out could hang, because other ranks may be waiting in a collective; the launcher ends them
         leave(FAILURE)
     finally:
         if trainer is not None:
@@ -72,12 +75,12 @@ def launch(run: RunConfig) -> int:
 
 
 def _write_report(run: RunConfig) -> None:
-    """Write the report. The training is done by now, so a report that fails is logged and is no failure of the run."""
+    """Write the report. A failure is only logged, because the training is complete."""
     from saf_titan.report.write import write_report
 
     try:
         logger.info(f"Report: {write_report(Path(run.dump_folder), heads=run.report.heads)}")
-    except Exception as error:  # a plotting library or a disk can fail in any way
+    except Exception as error:  # of any type: a plotting library or a disk may raise it
         logger.error(
             f"The report could not be written ({type(error).__name__}: {error}). The training is complete; "
             f"try again with python -m saf_titan.report {run.dump_folder}"
@@ -85,7 +88,7 @@ def _write_report(run: RunConfig) -> None:
 
 
 def _explain(error: BaseException, run: RunConfig) -> str:
-    """One line; of an error that many ranks raised, the first cause."""
+    """Return an error as one line; if many ranks raised an error, the line is about the first cause."""
     if is_full_disk(error):
         where = getattr(error, "filename", None) or run.dump_folder
         return (
@@ -108,9 +111,9 @@ def _explain(error: BaseException, run: RunConfig) -> str:
 
 
 def is_full_disk(error: BaseException) -> bool:
-    """Whether an error says that a file could not grow.
+    """Return whether an error means that the disk is full.
 
-    torch's own writer does not raise OSError: it finds out afterwards that the file is shorter than what it wrote.
+    torch's writer of checkpoints raises no OSError: it notices afterwards that the file is shorter than the data.
     """
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -125,7 +128,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _keep_trace(run: RunConfig) -> None:
-    """Where the error came from, for a report to us; never at the cost of the message itself."""
+    """Write the traceback to a file, for a bug report; if that fails, the message in the log is enough."""
     with contextlib.suppress(OSError):
         path = Path(run.dump_folder) / f"error-rank{os.environ['RANK']}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The end of a process that is one of many."""
+"""How a process of a run ends."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ GRACE_SECONDS = 10
 
 
 def leave(status: int) -> NoReturn:
-    """End the process without unwinding torch's background threads, when everything is written and closed.
+    """End the process with an exit status but without Python's normal exit; call it when all files are closed.
 
-    On two busy cores about one finished rank in fifty aborted in the normal way out (SIGABRT after the last line),
-    which the launcher then took for a failed run.
+    In the normal exit, on two busy cores, about one finished rank in fifty was aborted by torch's background threads
+    (SIGABRT after the last line), which the launcher took for a failed run.
 
-    A launcher that sees a rank fail ends the others, and often shows the output of the first alone: so another one
-    waits to be ended, and the first has time to say what is wrong.
+    With a non-zero status, every local rank except 0 first waits for 10 s. A launcher ends all ranks when one
+    fails, and often shows only the output of rank 0, which so has time to log the error.
     """
     logging.shutdown()
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""One process at a time in a folder: a lock that the operating system drops when the process ends, however it ends."""
+"""A lock that lets one process at a time use a folder; the operating system releases it when the process ends."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import IO
 
 RUN_LOCK = ".lock"
-"""File that the trainer locks in its output folder."""
+"""Name of the file that the trainer locks in its output folder."""
 
 
 class InUse(ValueError):
-    """Raised when another process holds the lock; `holder` names it."""
+    """Raised when another process holds the lock; `holder` is that process, as text."""
 
     def __init__(self, folder: Path, holder: str) -> None:
         self.holder = holder
@@ -23,15 +23,15 @@ class InUse(ValueError):
 
 
 def lock(folder: Path, name: str = RUN_LOCK) -> IO[str]:
-    """Keep other processes out of a folder until the returned file is closed or this process ends.
+    """Lock a folder until the returned file is closed or this process ends.
 
-    Machines that share the folder keep each other out too, if their file system has POSIX locks (NFS has). Raises
+    The lock also holds among machines that share the folder, if the file system has POSIX locks (NFS has). Raises
     :class:`InUse` if another process holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = (folder / name).open("a+", encoding="utf-8")
     try:
-        # of the process alone: a lock of the open file would live on in children
+        # lockf, because its lock belongs to this process; a flock would stay held by child processes
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.seek(0)

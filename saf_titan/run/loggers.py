@@ -1,8 +1,8 @@
-"""What a freeze gives to TensorBoard and Weights & Biases, beside the rows of metrics.jsonl: scalars and pictures."""
+"""Scalars and pictures of a freeze for TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
-# first: it must precede every other torchtitan module
+# must be imported before any torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
 from collections.abc import Mapping
@@ -17,11 +17,12 @@ from saf_titan.run.freezer import FreezeResult
 
 
 def log_freeze(logger: BaseLogger, row: FreezeRow | FreezeUndoneRow, result: FreezeResult) -> None:
-    """Give the numbers of a freeze, and pictures of the heads as they were measured, to the loggers of a run.
+    """Send scalars of a freeze, and pictures of the measured heads, to the loggers of a run.
 
-    Scalars: `saf/frozen` (heads that this freeze made static; 0 for one that was undone), `saf/fit_kl_mean` and
-    `saf/fit_kl_max` (nats a row), `saf/seconds/<stage>`, and under a loss budget `saf/held_out_loss_change`. Pictures
-    are those of `report.images`, for a freeze that was accepted. Nothing is computed where there is no logger.
+    Scalars: `saf/frozen` (number of heads that this freeze made static; 0 if it was undone), `saf/fit_kl_mean` and
+    `saf/fit_kl_max` (nats a row), `saf/seconds/<stage>`, and under a loss budget `saf/held_out_loss_change` (nats).
+    The pictures, of `report.images`, are sent only if the freeze was accepted. Without such a logger nothing is
+    computed.
     """
     loggers = logger._loggers if isinstance(logger, LoggerContainer) else [logger]
     shown = [one for one in loggers if isinstance(one, (TensorBoardLogger, WandBLogger))]
@@ -46,7 +47,7 @@ def log_freeze(logger: BaseLogger, row: FreezeRow | FreezeUndoneRow, result: Fre
 
 
 def log_images(logger: TensorBoardLogger | WandBLogger, images: Mapping[str, NDArray[np.uint8]], step: int) -> None:
-    """Give pictures (height, width, 3) to a logger; torchtitan's own interface takes numbers only."""
+    """Send pictures (height, width, 3) to a logger, past torchtitan's interface, which takes only numbers."""
     if isinstance(logger, TensorBoardLogger):
         for name, image in images.items():
             logger.writer.add_image(f"saf/{name}", image, step, dataformats="HWC")

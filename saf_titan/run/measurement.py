@@ -1,7 +1,7 @@
-"""What a freeze must know of a model: statistics of its attention, scores, dense patterns, losses.
+"""Measurements for a freeze: statistics of attention, scores of selectors, dense patterns, losses.
 
-Nothing here changes the model, a training cursor or a training RNG. Every method is a collective: each rank brings its
-own share of the calibration sequences, and all get the same answer.
+They do not change the model, the cursor or the random numbers of training. Every method is a collective: each rank
+passes its share of the calibration sequences, and all ranks get the same result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PROGRESS_SECONDS = 20.0
 
 
 class Measurement(Generic[Batch]):
-    """The model of a run, looked at between two steps."""
+    """Measures the model of a run between two steps."""
 
     def __init__(
         self,
@@ -50,9 +50,10 @@ class Measurement(Generic[Batch]):
     ) -> None:
         """
         Args:
-            forward: one forward of a batch, a collective under FSDP.
-            sequence_losses: mean loss per token of each sequence of a batch, with a graph where gradients are on.
-            group: ranks that read different data; None for a single process.
+            forward: runs one batch through the model; a collective under FSDP.
+            sequence_losses: returns the mean loss per token of each sequence of a batch, [B]; differentiable if
+                gradients are enabled.
+            group: the ranks that read different data; None for a single process.
         """
         self._model, self._settings, self._group = model, settings, group
         self._forward, self._sequence_losses = forward, sequence_losses
@@ -65,9 +66,10 @@ class Measurement(Generic[Batch]):
         gradient: GradientEMA | None,
         progress: Progress,
     ) -> Calibration:
-        """Statistics of the live heads and the scores that ``selectors`` go by.
+        """Return statistics of the live heads, with the scores that ``selectors`` rank heads by.
 
-        gradient: what the steps so far have told the gradient selector.
+        gradient: the average of gradients over the steps so far, for the gradient selector.
+        Raises ValueError on every rank if an output of the model is not finite.
         """
         with self._evaluation():
             forward = _FiniteForward(self._forward)
@@ -98,7 +100,7 @@ class Measurement(Generic[Batch]):
             return calibration
 
     def dense_patterns(self, batches: Sequence[Batch], heads: Sequence[Head], content: str) -> DensePatterns:
-        """T x T patterns of chosen heads."""
+        """Return T x T patterns of the heads ``heads`` for a dense content."""
         with self._evaluation():
             return dense_patterns(
                 self.attentions,
@@ -112,19 +114,22 @@ class Measurement(Generic[Batch]):
             )
 
     def compensated_weights(self, plan: StaticPlan, batches: Sequence[Batch]) -> dict[Head, NewWeights]:
-        """Weights that make up for the plan's patterns, solved on all batches but the last; none if unwanted."""
+        """Return new weights that compensate the error of the plan's patterns; empty without `saf.compensate`.
+
+        They are solved for on all batches except the last. Raises ValueError if there is only one batch.
+        """
         if not self._settings.compensate:
             return {}
         if len(batches) < 2:
             raise ValueError(
-                "saf.compensate needs a calibration batch to measure on beside those to solve on: lower "
-                "saf.calibration_batch_size or raise saf.calibration_sequences"
+                "saf.compensate needs at least two calibration batches, because it tests the new weights on the last "
+                "one: lower saf.calibration_batch_size or raise saf.calibration_sequences"
             )
         with self._evaluation():
             return compensated_weights(self.attentions, batches[:-1], self._forward, plan, group=self._group)
 
     def held_out_loss(self, batches: Sequence[Batch]) -> float:
-        """Mean loss over the calibration sequences of all ranks."""
+        """Return the mean loss, in nats per token, over the calibration sequences of all ranks."""
         with self._evaluation():
             total = torch.cat([self._sequence_losses(batch).double() for batch in batches]).mean()
         if self._group is not None:
@@ -134,7 +139,7 @@ class Measurement(Generic[Batch]):
 
     @contextmanager
     def _evaluation(self) -> Iterator[None]:
-        """Evaluation without gradients and without compiling anything for it."""
+        """Run the block in evaluation mode, without gradients and compilation, then go back to training mode."""
         self._model.eval()
         try:
             with torch.no_grad(), torch.compiler.set_stance("force_eager"):
@@ -144,7 +149,7 @@ class Measurement(Generic[Batch]):
 
 
 class _FiniteForward(Generic[Batch]):
-    """A forward that remembers whether every output was finite. Attention may be finite where the output is not."""
+    """A forward that records whether every output was finite, which finite attention alone does not ensure."""
 
     def __init__(self, forward: Callable[[Batch], object]) -> None:
         self._forward = forward
@@ -167,11 +172,11 @@ class _FiniteForward(Generic[Batch]):
 
 
 def sequence_losses(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
-    """Mean cross-entropy of the labelled tokens of each sequence, [B]."""
+    """Return the mean cross-entropy, in nats, of the labelled tokens of each sequence: [B]."""
     losses_BT = F.cross_entropy(logits_BTV.float().transpose(1, 2), labels_BT, reduction="none")
     return losses_BT.sum(1) / (labels_BT != IGNORE_INDEX).sum(1)
 
 
 def logged_progress() -> TimedProgress:
-    """Progress as a line of the log every so often."""
+    """Return a progress callback that logs a line at most every 20 seconds."""
     return TimedProgress(logging.getLogger().info, every=_PROGRESS_SECONDS)

@@ -1,8 +1,8 @@
-"""torchtitan's metrics with a progress line, a metrics.jsonl, and rates per circuit."""
+"""torchtitan's metrics with a progress line, a metrics.jsonl, and learning rates per circuit."""
 
 from __future__ import annotations
 
-# first: it must precede every other torchtitan module
+# must be imported before any torchtitan module
 from saf_titan import compat  # isort: skip
 
 import math
@@ -34,9 +34,9 @@ from saf_titan.run.loggers import log_freeze
 
 
 class RunMetrics(MetricsProcessor):
-    """Logs to the console, to ``metrics.jsonl`` and to whatever torchtitan is configured for.
+    """Logs to the console, to ``metrics.jsonl`` and to the loggers of torchtitan that the run enables.
 
-    Rates count optimizer steps only: validation, checkpoints and the freeze are outside the clock.
+    Step times and tokens per second count optimizer steps only, not validation, checkpoints or the freeze.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class RunMetrics(MetricsProcessor):
     def __init__(self, config: Config, *, dump_folder: str = "./outputs", **kwargs: Any):
         super().__init__(config, dump_folder=dump_folder, **kwargs)
         self._total_steps = config.total_steps
-        # in a pipeline the ranks of the last stage alone know the loss
+        # in a pipeline only the ranks of the last stage know the loss
         stages, ranks = self.parallel_dims.pp, self.parallel_dims.world_size
         self._knows_loss = torch.distributed.get_rank() >= ranks // stages * (stages - 1)
         writes = torch.distributed.get_rank() == ranks // stages * (stages - 1)
@@ -58,7 +58,7 @@ class RunMetrics(MetricsProcessor):
         self._seconds = 0.0
         self._num_steps = 0
         self._last_step_seconds = 0.0
-        # what the trainer knows and this class reports
+        # set by the trainer, reported by this class
         self.tokens_per_step = 0
         self.tokens_seen: Callable[[], int] = lambda: 0
         self.elapsed: Callable[[], float] = lambda: math.nan
@@ -69,7 +69,7 @@ class RunMetrics(MetricsProcessor):
         self.last_validation_loss = 0.0
 
     def start_anew(self) -> None:
-        """Set the rows of an earlier run aside, which this run does not go on from."""
+        """Rename the metrics of an earlier run in the folder, because this run does not continue that one."""
         if self._path is not None:
             set_aside_metrics(self._path.parent)
 
@@ -98,8 +98,8 @@ class RunMetrics(MetricsProcessor):
         extra_metrics: dict[str, Any] | None = None,
     ) -> None:
         self.end_step()
-        # torchtitan adds up what each rank remembers, which is wrong after a change of their number; and the batch may
-        # have been another one in earlier steps
+        # torchtitan sums counters that each rank keeps, which is wrong after a change of the number of ranks; and steps
+        # times the batch size is wrong after a change of the batch size; so count by the cursor of the loader
         num_tokens = self.tokens_seen()
         extra = {**(extra_metrics or {}), "n_tokens_seen": num_tokens}
         memory = self.device_memory_monitor.get_peak_stats()
@@ -163,7 +163,7 @@ class RunMetrics(MetricsProcessor):
         self._reset()
 
     def log_accuracy(self, row: AccuracyRow) -> None:
-        """Write the answers on one set of generated sequences."""
+        """Write the accuracy on one set of generated sequences."""
         name = f"{row.length} tokens{f', {row.pairs} pairs' if row.pairs else ''}"
         self.logger.log({f"validation_metrics/accuracy ({name})": row.accuracy}, row.step)
         self.write(row)
@@ -173,7 +173,7 @@ class RunMetrics(MetricsProcessor):
         )
 
     def log_circuits(self, row: CircuitsRow) -> None:
-        """Write a measurement of the circuits; torchtitan's loggers get one number a layer and the mean over layers."""
+        """Write a measurement of the circuits; torchtitan's loggers get a number for each layer and their mean."""
         metrics: dict[str, float] = {}
         for name in ("qk_update", "ov_update", "entropy", "sink_mass", "recent_mass"):
             by_layer = {layer: x for layer, x in enumerate(getattr(row, name)) if math.isfinite(x)}
@@ -184,14 +184,12 @@ class RunMetrics(MetricsProcessor):
         self.write(row)
 
     def log_freeze(self, row: FreezeRow | FreezeUndoneRow, result: FreezeResult) -> None:
-        """Write what a freeze has done; torchtitan's loggers get its numbers, and pictures of the heads."""
+        """Write the outcome of a freeze; torchtitan's loggers get its scalars and pictures of the heads."""
         self.write(row)
         log_freeze(self.logger, row, result)
 
     def write(self, row: Row) -> None:
-        """Append one row to ``metrics.jsonl``, on the first rank that knows the loss; a row is one line, written in one
-        piece.
-        """
+        """Append one row to ``metrics.jsonl``, with one write; only the first rank that knows the loss does so."""
         if self._path is None:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -210,7 +208,7 @@ class RunMetrics(MetricsProcessor):
 
 
 def set_aside_metrics(folder: Path) -> None:
-    """Rename the metrics of an earlier run that this one does not go on from, so that the two do not mix."""
+    """Rename the metrics of an earlier run that this run does not continue, so that the two do not mix."""
     path = folder / METRICS_FILE
     if not path.exists() or not path.stat().st_size:
         return
@@ -231,7 +229,7 @@ def end_last_line(path: Path) -> None:
 
 
 def _rates(rates: dict[str, float]) -> str:
-    """Return the learning rate of each circuit as text; vectors have that of ``other``."""
+    """Return the learning rate of each group as text, without ``no_decay``, whose rate is that of ``other``."""
     return " ".join(f"{key.removeprefix('lr/')} {rate:.2e}" for key, rate in rates.items() if key != "lr/no_decay")
 
 

@@ -1,11 +1,11 @@
-"""Calibrating a checkpoint in one process: its weights, its plan and held-out windows, without a trainer.
+"""Calibrates a checkpoint in one process, without a trainer.
 
-What a freeze in training would measure at that step, by the same code: see ``Measurement.calibrate``.
+The result is what a freeze in training would measure at that step; both use ``Measurement.calibrate``.
 """
 
 from __future__ import annotations
 
-# first: it must precede every other torchtitan module
+# must be imported before any torchtitan module
 from saf_titan import compat  # isort: skip
 
 from collections.abc import Collection
@@ -35,7 +35,7 @@ from saf_titan.saf.select.registry import SELECTORS
 
 @dataclass(frozen=True)
 class OpenCheckpoint:
-    """The model of a checkpoint with its static heads, and the held-out windows that a freeze would be decided on."""
+    """The model of a checkpoint with its static heads, and the calibration sequences that a freeze would use."""
 
     model: nn.Module
     device: torch.device
@@ -47,10 +47,11 @@ class OpenCheckpoint:
 def calibrate_checkpoint(
     run: RunConfig, checkpoint: Path, progress: Progress, *, selectors: Collection[str] = ()
 ) -> Calibration:
-    """Statistics of the live heads of a checkpoint, and the scores of ``selectors``, by default ``run.saf.selector``.
+    """Return statistics of a checkpoint's live heads, with scores of ``selectors`` (default: ``run.saf.selector``).
 
-    Computes in the precision of training, on the accelerator if there is one. Raises ValueError where the checkpoint
-    is not of the configured model, has no live head or not what a selector needs, and for too little data.
+    Computes in the precision of training, on the accelerator if there is one. Raises ValueError if the checkpoint is
+    of another model than ``run``, has no live head, or lacks an average of gradients that a selector needs, and if
+    there are too few calibration sequences.
     """
     selectors = selectors or (run.saf.selector,)
     opened = open_checkpoint(run, checkpoint, selectors)
@@ -60,11 +61,12 @@ def calibrate_checkpoint(
 
 
 def open_checkpoint(run: RunConfig, checkpoint: Path, selectors: Collection[str] = ()) -> OpenCheckpoint:
-    """Load a checkpoint as :func:`calibrate_checkpoint` does; the same errors."""
-    # small mistakes come before the weights are read
+    """Load a checkpoint for measurements; raises the errors of :func:`calibrate_checkpoint`."""
+    # everything that can be checked without the weights is checked first
     if run.model.fuse_qkv:
         raise ValueError(
-            "model.fuse_qkv = true: that attention hands nothing over; set it to false, for the same weights"
+            "model.fuse_qkv = true: queries and keys of a fused projection cannot be recorded; set it to false, which "
+            "works with the same weights"
         )
     spec = model_spec(run.model, run.shape, max_seq_len=run.max_seq_len)
     loader = calibration_loader(training_loader(run), run)
@@ -92,11 +94,11 @@ def open_checkpoint(run: RunConfig, checkpoint: Path, selectors: Collection[str]
 
 
 def _gradient_average(state: bytes | None, run: RunConfig, checkpoint: Path, selector: str) -> GradientEMA:
-    """Load the average of the gradients of the steps before a checkpoint."""
+    """Return the average of gradients that a checkpoint holds; ValueError if it holds none."""
     saved = FreezeState.from_bytes(state).gradient
     if not saved or not saved["num_updates"]:
         raise ValueError(
-            f'the selector "{selector}" averages gradients over the steps of training, and {checkpoint} holds no '
+            f'the selector "{selector}" averages gradients over the steps of training, but {checkpoint} holds no '
             f'average: only a run with saf.enable = true and saf.selector = "{selector}" saves one'
         )
     average = GradientEMA(run.shape.num_layers, run.shape.num_heads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# first: it must precede every other torchtitan module
+# must be imported before any torchtitan module
 from saf_titan import compat  # isort: skip
 
 from typing import Literal
@@ -13,7 +13,7 @@ Precision = Literal["bfloat16", "float32"]
 
 
 def compute_precision(run: RunConfig) -> Precision:
-    """Return the type of matrix products: `training.mixed_precision_param`, or what "auto" means on this device."""
+    """Return the type of matrix products: `training.mixed_precision_param`, where "auto" depends on the device."""
     chosen = run.training.mixed_precision_param
     if chosen == "auto":
         return "float32" if compat.is_cpu() else "bfloat16"
@@ -21,7 +21,7 @@ def compute_precision(run: RunConfig) -> Precision:
 
 
 def precision_line(run: RunConfig) -> str:
-    """Say in which type matrix products run, and why."""
+    """Return a line that says in which type matrix products run, and why."""
     why = f'training.mixed_precision_param = "{run.training.mixed_precision_param}"'
     if run.training.mixed_precision_param == "auto":
         why += ", on a CPU" if compat.is_cpu() else ", on an accelerator"

@@ -1,7 +1,7 @@
-"""Reading the plan of a checkpoint before the model is built.
+"""Finds the checkpoint that a run starts from and reads its plan, before the model is built.
 
-The running model is a function of (config, weights, plan): heads that the plan makes static must be static before the
-weights are loaded, else the run would go on, silently, with ordinary attention.
+The heads of the plan must be static before the weights are loaded. Otherwise the run would silently go on with ordinary
+attention, because static heads have query and key weights of zero, which ordinary attention accepts.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from saf_titan.saf.install.checkpoint import read_checkpoint
 from saf_titan.saf.plan.plan import StaticPlan
 
 PLAN_KEY = "saf_plan"
-"""Key of the serialised plan in ``Trainer.state_dict()``; absent before a freeze, as in stock torchtitan."""
+"""Key of the serialised plan in ``Trainer.state_dict()``; absent before a freeze and in stock torchtitan."""
 
 STATE_KEY = "saf_state"
-"""Key of what the schedule and the selector must remember; absent where that is nothing."""
+"""Key of the result of ``Freezer.state()``; absent if that is None and in stock torchtitan."""
 
 CLOCK_KEY = "saf_clock"
-"""Key of the time that a run has taken; absent in checkpoints of stock torchtitan."""
+"""Key of the time that a run has taken; absent in stock torchtitan."""
 
 MODEL_KEY = "saf_model"
-"""Key of what the weights alone do not tell of a model; absent in checkpoints of stock torchtitan."""
+"""Key of the result of ``model_identity()``; absent in stock torchtitan."""
 
 
 @dataclass(frozen=True)
 class SavedFreeze:
-    """What a checkpoint knows about static heads, and of which model."""
+    """The entries that a freeze, and a resume after it, need from a checkpoint; None for each that is absent."""
 
     plan: StaticPlan | None = None
     state: bytes | None = None
-    """``Freezer.state()``; None if the checkpoint has none."""
+    """``Freezer.state()`` of the run that wrote the checkpoint."""
     clock: str | None = None
     """``SpentTime`` as JSON."""
     model: str | None = None
-    """``model_identity()`` of the run that wrote it."""
+    """``model_identity()`` of the run that wrote the checkpoint."""
 
 
 def model_identity(run: RunConfig) -> str:
-    """The sizes and constants that make weights a model, as JSON."""
+    """Return, as JSON, the sizes and constants of the model, which include those that the weights do not show."""
     model, shape = run.model, run.shape
     return json.dumps(
         {
@@ -66,7 +66,7 @@ def model_identity(run: RunConfig) -> str:
 
 
 def require_compatible(saved: SavedFreeze, run: RunConfig, checkpoint: Path) -> None:
-    """Raise ValueError, naming what differs, if ``run`` cannot start from ``checkpoint``, which holds ``saved``."""
+    """Raise ValueError if ``run`` cannot start from ``checkpoint``, which holds ``saved``; the message says why."""
     if saved.model is not None:
         require_same_model(saved.model, model_identity(run), source=str(checkpoint))
     if saved.plan is not None:
@@ -76,12 +76,12 @@ def require_compatible(saved: SavedFreeze, run: RunConfig, checkpoint: Path) -> 
 
 
 def is_own(checkpoint: Path, run: RunConfig) -> bool:
-    """Whether ``run`` goes on from a checkpoint of its own, and not from another run's."""
+    """Return whether ``checkpoint`` belongs to ``run`` itself, and not to another run that it branches off from."""
     return checkpoint.parent == Path(run.dump_folder) / run.checkpoint.folder
 
 
 def require_same_model(saved: str, built: str, *, source: str) -> None:
-    """Raise ValueError, naming each difference, unless two identities agree in what both of them tell."""
+    """Raise ValueError if two results of `model_identity` differ in a key that both have; the message lists these."""
     then, now = json.loads(saved), json.loads(built)
     changes = [f"model.{key} was {then[key]} and is {now[key]}" for key in now if key in then and then[key] != now[key]]
     if changes:
@@ -92,7 +92,11 @@ def require_same_model(saved: str, built: str, *, source: str) -> None:
 
 
 def _require_fitting_plan(plan: StaticPlan, run: RunConfig, checkpoint: Path) -> None:
-    """The model must be able to hold the plan, its patterns cover the run's sequences, and later ones join them."""
+    """Raise ValueError if the run cannot go on with a plan.
+
+    The model must support static heads, the patterns must be long enough for the run's sequences, and heads that are
+    still to be frozen must get patterns of the same content and length.
+    """
     saf, seq_len = run.saf, run.training.seq_len
     if run.model.fuse_qkv:
         raise ValueError(f"{checkpoint} has static heads, which model.fuse_qkv = true cannot hold; set it to false")
@@ -106,34 +110,39 @@ def _require_fitting_plan(plan: StaticPlan, run: RunConfig, checkpoint: Path) ->
     if asks_for_more and saf.content != plan.content:
         raise ValueError(
             f"saf.rate = {saf.rate:g} asks for more heads, with saf.content = {json.dumps(saf.content)}, but the heads "
-            f"of {checkpoint} have {json.dumps(plan.content)}, and a model has one content; keep that, or set "
-            f"saf.enable = false to go on with the heads there are"
+            f"of {checkpoint} have {json.dumps(plan.content)}, and all heads of a model need the same content; set "
+            f"that content, or saf.enable = false to freeze no more heads"
         )
     if seq_len < plan.T_fit and asks_for_more:
         raise ValueError(
-            f"saf.rate = {saf.rate:g} asks for more heads, fitted to training.seq_len = {seq_len}, but {fitted}; keep "
-            f"that length, or set saf.enable = false to go on with the heads there are"
+            f"saf.rate = {saf.rate:g} asks for more heads, fitted to training.seq_len = {seq_len}, but {fitted}; set "
+            f"that length, or saf.enable = false to freeze no more heads"
         )
 
 
 def _require_same_projections(run: RunConfig, checkpoint: Path) -> None:
-    """Moments must be of the parameters of the run: weights have the same names fused and split, moments have not."""
+    """Raise ValueError if the checkpoint's moments do not fit ``model.fuse_qkv``.
+
+    The weights of a checkpoint have the same names with fused and separate projections; the moments do not.
+    """
     keys = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
     moments = [key for key in keys if key.startswith("optimizer.")]
     is_fused = any(".wqkv." in key for key in moments)
     if moments and is_fused != run.model.fuse_qkv:
         raise ValueError(
-            f"{checkpoint} has the moments of {'one fused wqkv' if is_fused else 'separate wq, wk and wv'}, and "
-            f"model.fuse_qkv = {json.dumps(run.model.fuse_qkv)}; change that, or take the weights alone into a new run "
-            f"by checkpoint.initial_load_path and checkpoint.initial_load_model_only = true"
+            f"{checkpoint} has the moments of {'one fused wqkv' if is_fused else 'separate wq, wk and wv'}, but "
+            f"model.fuse_qkv = {json.dumps(run.model.fuse_qkv)}; change that, or start a new run from the weights "
+            f"alone with checkpoint.initial_load_path and checkpoint.initial_load_model_only = true"
         )
 
 
 def find_checkpoint(folder: Path, *, load_step: int = -1, initial_load_path: str | None = None) -> Path | None:
-    """The checkpoint that torchtitan's manager will load, by the same rules: complete folders only, newest first.
+    """Return the checkpoint that torchtitan's manager will load, or None for a run from scratch.
 
-    Raises ValueError if ``load_step`` is not the newest: the run would overwrite later checkpoints one by one, and a
-    restart would go on from one of the old course.
+    It is the newest complete checkpoint in ``folder``, and ``initial_load_path`` if there is none.
+
+    Raises ValueError if ``load_step`` is not complete or not the newest. From an older step the run would overwrite
+    later checkpoints one by one, and a restart would take one that is not overwritten yet.
     """
     steps = complete_checkpoints(folder)
     newest = max(steps, default=-1)
@@ -141,7 +150,7 @@ def find_checkpoint(folder: Path, *, load_step: int = -1, initial_load_path: str
         if load_step < newest:
             raise ValueError(
                 f"checkpoint.load_step = {load_step}, but {folder} holds step {newest} of the same run; remove the "
-                f"later checkpoints, or branch off: a new dump_folder with --checkpoint.initial_load_path "
+                f"later checkpoints, or start a new run in another dump_folder with --checkpoint.initial_load_path "
                 f"{folder / f'step-{load_step}'}"
             )
         if load_step not in steps:
@@ -156,9 +165,9 @@ def find_checkpoint(folder: Path, *, load_step: int = -1, initial_load_path: str
 
 
 def read_freeze(checkpoint: Path) -> SavedFreeze:
-    """The plan and the state in ``checkpoint``.
+    """Read the plan and our other entries from ``checkpoint``; needs no process group.
 
-    Needs no process group. Raises ValueError if the folder holds no complete checkpoint or a damaged one.
+    Raises ValueError if the folder holds no complete checkpoint or a damaged one.
     """
     if not (checkpoint / ".metadata").is_file():
         raise ValueError(
@@ -166,7 +175,7 @@ def read_freeze(checkpoint: Path) -> SavedFreeze:
             f"checkpoint.load_step or checkpoint.initial_load_path"
         )
     try:
-        # our entries of the trainer's section alone, never the weights
+        # reads only our entries of the trainer's state, not the weights
         loaded = read_checkpoint(checkpoint, prefix="train_state.saf_").get("train_state", {})
     except (ValueError, OSError) as error:
         raise ValueError(f"{checkpoint} is damaged ({error}); remove it to go on from an older one") from error

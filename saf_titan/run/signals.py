@@ -1,4 +1,4 @@
-"""Signals that ask a process to stop, handled for as long as a piece of work takes. Imports no torch."""
+"""A handler of the signals that ask a process to stop, active while some work runs. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class SignalHandler(ABC):
-    """While active, SIGINT and SIGTERM call `_handle`; afterwards the former handlers are in force again."""
+    """A context manager in which SIGINT and SIGTERM call `_handle`; afterwards the former handlers are restored."""
 
     _previous: dict[signal.Signals, signal._HANDLER]
 
@@ -27,4 +27,4 @@ class SignalHandler(ABC):
 
     @abstractmethod
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        """Take one signal."""
+        """Handle one signal."""

@@ -1,10 +1,12 @@
-"""torchtitan's Trainer with what a freeze between two steps needs: a stop that all ranks agree on, saves of a sound
-state only, and forwards, validations and time limits outside a step.
+"""torchtitan's Trainer with additions that a freeze between two steps needs.
+
+They are a stop that all ranks agree on, saves of finite states only, and forwards, validations and time limits between
+two steps.
 """
 
 from __future__ import annotations
 
-# first: it must precede every other torchtitan module
+# must be imported before any torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
 import os
@@ -34,12 +36,12 @@ from saf_titan.run.stop import StopRequest, too_long_to_stop
 
 
 class SoundTrainer(Trainer):
-    """A trainer that stops, saves and measures between two steps; it knows nothing of static heads."""
+    """A trainer that can stop, save and measure between two steps; static heads are added in `SAFTrainer`."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(Trainer.Config):
         run: RunConfig = field(default_factory=RunConfig)
-        """The configuration this one was made from."""
+        """The configuration of the run, from which this one was built."""
 
     optimizers: CircuitOptimizers
     lr_schedulers: CircuitSchedules
@@ -59,18 +61,18 @@ class SoundTrainer(Trainer):
         self.checkpointer.require_sound = self._require_sound
 
     def train(self) -> None:
-        """Train to the last step, or to the step in which a stop was requested."""
+        """Train to the last step, or to the end of the step during which a stop was requested."""
         with self._stop:
             super().train()
 
     def forward_backward_step(self, **kwargs: Any) -> Tensor:
         loss: Tensor = super().forward_backward_step(**kwargs)
-        # a captured graph overwrites its output at the next replay
+        # cloned, because a captured CUDA graph overwrites its output at the next replay
         self._losses.append(loss.detach().clone())
         return loss
 
     def _require_sound(self) -> None:
-        """Raise on every rank, before anything is saved, if the state of training is not finite on any of them."""
+        """Raise on every rank, before anything is saved, if a loss, weight or moment of any rank is not finite."""
         broken = None
         if self._losses and not torch.stack(self._losses).isfinite().all():
             broken = "the loss"
@@ -83,14 +85,14 @@ class SoundTrainer(Trainer):
         return diverged(what, self.step, self._folder / self.config.checkpoint.folder)
 
     def _warn_of_long(self, what: str, seconds: float) -> None:
-        """Say once for each kind of work that a stop would be cut short in the middle of it."""
+        """Warn, once for each kind of work, that a stop during it would be cut short."""
         line = too_long_to_stop(what, seconds, os.environ) if what not in self._warned else None
         if line is not None:
             self._warned.add(what)
             logger.warning(line)
 
     def _forward(self, batch: TokenBatch) -> Tensor:
-        """One forward of the model that leaves no trace in the counters of training; logits."""
+        """Run one forward and return the logits, without a change to the counters of training."""
         input_dict, labels = batch
         on_device = {name: tensor.to(self.device) for name, tensor in input_dict.items()}
         num_tokens_seen: int = self.ntokens_seen
@@ -114,23 +116,23 @@ class SoundTrainer(Trainer):
             return
         self.checkpointer.maybe_wait_for_saving()
         metadata = self._folder / checkpoint.folder / f"step-{self.step}" / ".metadata"
-        # one rank looks for all: on a network file system they may see different things
+        # only rank 0 looks, because on a network file system ranks may see different files
         (is_saved,) = self._stop.maximum(float(dist.get_rank() == 0 and metadata.is_file()))
         if not is_saved:
             self.checkpointer.save(self.step, last_step=True)
 
     @contextmanager
     def _collective_timeout(self, seconds: int) -> Iterator[None]:
-        """torchtitan's limit after the first step (100 s by default) is too short for a freeze."""
+        """Set the timeout of collectives in the block: torchtitan's (100 s by default) is too short for a freeze."""
         set_pg_timeouts(timedelta(seconds=seconds), self.parallel_dims)
         yield
         comm = self.config.comm
-        # before the first step of this process the longer limit is in force: it may still have to compile
+        # until the first step of this process, which may compile, the longer timeout of the start applies
         in_force = comm.train_timeout_seconds if self._last_update_seconds else comm.init_timeout_seconds
         set_pg_timeouts(timedelta(seconds=in_force), self.parallel_dims)
 
     def _batch_world(self) -> tuple[int, int]:
-        """Number of ranks that read different data, and this rank's number among them."""
+        """Return the number of ranks that read different data, and this rank's number among them."""
         if not self.parallel_dims.dp_enabled:
             return 1, 0
         mesh = self.parallel_dims.get_mesh("batch")

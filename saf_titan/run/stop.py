@@ -1,4 +1,4 @@
-"""Stopping a run on SIGINT or SIGTERM without losing a step."""
+"""Stops a run on SIGINT or SIGTERM without the loss of a step."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ DEFAULT_GRACE_SECONDS = 30.0
 
 
 def too_long_to_stop(what: str, seconds: float, environment: Mapping[str, str]) -> str | None:
-    """Say that a stop would be cut short if `what` takes this long; None if torchrun waits long enough.
+    """Return a warning if torchrun would kill a stopping run before its checkpoint is written; None if it waits enough.
 
-    torchrun's option --shutdown-timeout cannot be seen from a rank, only the variable.
+    A rank cannot see torchrun's option --shutdown-timeout, only the environment variable.
+
+    Args:
+        what: the work that may be going on when the stop is requested, for example "a step".
+        seconds: how long that work takes.
     """
     if "TORCHELASTIC_RUN_ID" not in environment:
         return None
@@ -30,25 +34,25 @@ def too_long_to_stop(what: str, seconds: float, environment: Mapping[str, str]) 
         grace = float(environment.get(GRACE_VARIABLE, DEFAULT_GRACE_SECONDS))
     except ValueError:
         grace = DEFAULT_GRACE_SECONDS
-    # a checkpoint must still be written after the step
+    # half of the time is left for the checkpoint, which must be written after the work
     if seconds < grace / 2:
         return None
     return (
         f"{what} takes {seconds:.0f} s, and torchrun kills a run {grace:.0f} s after it was asked to stop, so the last "
-        f"checkpoint may be lost: start torchrun with --shutdown-timeout {max(120, round(4 * seconds))}, if it was not"
+        f"checkpoint may be lost: use torchrun with --shutdown-timeout {max(120, round(4 * seconds))}, if you have not"
     )
 
 
 class StopRequest(SignalHandler):
-    """While active, a first SIGINT or SIGTERM asks the run to stop after the current step; later ones are ignored.
+    """While active, the first SIGINT or SIGTERM asks the run to stop after the current step; later ones are ignored.
 
-    A launcher forwards the signal it got itself, so the same request may arrive twice; SIGKILL remains for haste.
-    Ranks notice a signal at different moments, hence :meth:`agreed`.
+    Later signals are ignored because a launcher passes its own signal on to the ranks, so a request may arrive twice.
+    Ranks get a signal at different moments, so they call :meth:`agreed` to stop at the same step.
     """
 
     def __init__(self) -> None:
         self._requested = torch.zeros(1, dtype=torch.int32)
-        # gloo, so that asking costs no device synchronisation
+        # gloo, because a collective on the CPU needs no synchronisation with the device
         self._group: Any = dist.new_group(backend="gloo")
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -57,13 +61,13 @@ class StopRequest(SignalHandler):
         self._requested.fill_(1)
 
     def maximum(self, *values: float) -> list[float]:
-        """The largest of each value over all ranks; a collective like :meth:`agreed`."""
+        """Return the maximum of each value over all ranks; a collective like :meth:`agreed`."""
         largest = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self._group)
         return largest.tolist()
 
     def agreed(self) -> bool:
-        """Whether any rank was asked to stop; a collective, to be called by every rank at the same step."""
+        """Return whether any rank was asked to stop; a collective that every rank must call at the same step."""
         requested = self._requested.clone()
         dist.all_reduce(requested, op=dist.ReduceOp.MAX, group=self._group)
         return bool(requested.item())

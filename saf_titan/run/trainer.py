@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# first: it must precede every other torchtitan module
+# must be imported before any torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
 import math
@@ -40,14 +40,14 @@ from saf_titan.run.sound_trainer import SoundTrainer
 from saf_titan.run.time_budget import RunClock, SpentTime, TimeBudget
 
 _TITAN_DIVERGED = "Loss is not finite"
-"""How torchtitan's error begins."""
+"""The beginning of torchtitan's error message."""
 
 
 class SAFTrainer(SoundTrainer):
     """A run of ``RunConfig.training.steps`` optimizer steps in which heads may become static.
 
-    The head set changes only between optimizer steps. The plan is read before the model is built and installed before
-    the weights are loaded, so that a resumed run continues exactly where the uninterrupted one would be.
+    Static heads change only between optimizer steps. The plan of a checkpoint is read before the model is built and
+    installed before the weights are loaded, so that a resumed run continues like an uninterrupted one.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -59,7 +59,7 @@ class SAFTrainer(SoundTrainer):
     def __init__(self, config: Config):
         checkpoint = self._checkpoint_to_load(config)
         self._saved = read_freeze(checkpoint) if checkpoint is not None else SavedFreeze()
-        # another run's checkpoint brings its weights and heads, not the time it took
+        # from a checkpoint of another run only weights and static heads are taken, not the time that run took
         self._goes_on = checkpoint is not None and is_own(checkpoint, config.run)
         self._model_identity = model_identity(config.run)
         if checkpoint is not None:
@@ -100,7 +100,7 @@ class SAFTrainer(SoundTrainer):
             self.freezer.restore(self._saved.plan)
             self._heads_changed()
         elif config.run.saf.enable:
-            # too little data is better known now than half-way
+            # building the loader raises for too little data, so that the run fails now and not at the freeze
             self._calibration_loader()
         for line in opening_lines(config.run, self.parallel_dims.world_size, self._batch_world()[0]):
             logger.info(line)
@@ -118,9 +118,10 @@ class SAFTrainer(SoundTrainer):
         )
 
     def should_continue_training(self) -> bool:
-        """torchtitan's question between two steps; ``self.step`` steps are done, saved and validated.
+        """Return whether to train another step; torchtitan calls this between two steps.
 
-        This is where heads become static and where a requested stop is carried out.
+        ``self.step`` steps are done, saved and validated then. Heads become static here, and a requested stop is
+        carried out here.
         """
         if not self._started:
             self._start()
@@ -155,7 +156,7 @@ class SAFTrainer(SoundTrainer):
                 raise self._diverged("the loss") from error
             raise
         self._last_update_seconds = self.metrics_processor.end_step()
-        # the first step of a process may compile
+        # the first step of a process is left out, because it may compile
         if self.step > self._first_step + 1:
             self._warn_of_long("a step", self._last_update_seconds)
         if measures:
@@ -173,7 +174,7 @@ class SAFTrainer(SoundTrainer):
         state = super().state_dict()
         if self.freezer.plan is not None:
             state[PLAN_KEY] = self.freezer.plan.to_bytes()
-        # before the start torchtitan asks in order to load: then the checkpoint decides what there is
+        # before the start torchtitan calls this only to learn which keys to load, so offer those of the checkpoint
         freeze_state = self.freezer.state() if self._started else self._saved.state
         if freeze_state is not None:
             state[STATE_KEY] = freeze_state
@@ -191,10 +192,10 @@ class SAFTrainer(SoundTrainer):
             raise ValueError("the plan in the checkpoint is not the one the model was built with; it changed on disk")
 
     def _start(self) -> None:
-        """Once, after torchtitan has loaded a checkpoint or found none."""
-        # the optimizer has just loaded the checkpoint's rates and decays; the config's schedule decides
+        """Begin training: called once, after torchtitan has loaded a checkpoint or found none."""
+        # replace the learning rates and decays of the checkpoint, which the optimizer has loaded, by the config's
         self.lr_schedulers.apply()
-        # at step 0 a checkpoint gave its weights alone: its schedule was another run's
+        # step 0 means that only weights were taken from another run, so the state of its schedule does not apply
         if self._saved.state and self.step:
             self.freezer.load_state(self._saved.state)
         if not self._goes_on:
@@ -221,14 +222,14 @@ class SAFTrainer(SoundTrainer):
         if self._budget is None:
             return not super().should_continue_training()
         assert self._clock is not None
-        # the slowest rank decides for all
+        # every rank uses the time of the slowest one, so that all stop at the same step
         self._elapsed, update = self._stop.maximum(self._clock.elapsed(), self._last_update_seconds)
         return self._budget.is_spent(self._elapsed, update, self.step)
 
     def _finish(self) -> None:
-        """Once, when the last step is done."""
+        """End training: called once, when the last step is done."""
         assert self._clock is not None
-        # what saf.matched_seconds of a run to be compared with this one is set to
+        # saf.matched_seconds of a run of equal time is set to these seconds
         self.metrics_processor.write(FinishRow(step=self.step, seconds=self._clock.elapsed()))
         if self._budget is not None:
             logger.info(f"Time budget spent: {self._elapsed:.1f} s, {self.step} steps")
@@ -242,9 +243,9 @@ class SAFTrainer(SoundTrainer):
             self._validate("final")
 
     def _freeze(self, rate: float) -> None:
-        """Save and validate, freeze, validate and record; nothing of training is touched but the frozen heads."""
+        """Save, validate, freeze, validate again and record; only the frozen heads are changed."""
         logger.info(f"Freezing {rate:.1%} of {self.freezer.num_heads} heads after step {self.step}")
-        # the rows that are about to be zeroed stay in this checkpoint
+        # this checkpoint keeps the query and key rows that the freeze will set to zero
         self._save_checkpoint()
         self.optimizers.zero_grad()
         with self._collective_timeout(self._run.saf.timeout_seconds):
@@ -259,14 +260,16 @@ class SAFTrainer(SoundTrainer):
         self._record(result)
 
     def _freeze_at_end(self, rate: float) -> None:
-        """Freeze after the last step; the checkpoint that the run ends with has the static heads."""
+        """Freeze after the last step, and replace the run's last checkpoint by one with the static heads."""
         num_before = self.freezer.num_static_heads
         self._freeze(rate)
         if not self.config.checkpoint.enable:
             return
         beside = f"step-{self.step}-{f'static-{num_before}' if num_before else 'live'}"
         self.checkpointer.save_instead(self.step, beside)
-        logger.info(f"The checkpoint of step {self.step} has the static heads; that of before is kept as {beside}")
+        logger.info(
+            f"The checkpoint of step {self.step} has the static heads; the one before the freeze is kept as {beside}"
+        )
 
     def _log_backends(self) -> None:
         for line in backend_lines(self.freezer.attentions):
@@ -277,18 +280,18 @@ class SAFTrainer(SoundTrainer):
         return calibration_loader(self.config.dataloader, self._run, world_size=world_size, rank=rank)
 
     def _heads_changed(self) -> None:
-        """Tell the metrics, and drop what was compiled or captured for other heads."""
+        """Update the metrics, and drop the CUDA graphs that were captured with other static heads."""
         _, self.metrics_processor.num_flops_per_token = self.model_config.get_nparams_and_flops(
             self.model_parts[0], self.config.training.seq_len
         )
         self.metrics_processor.num_static_heads = self.freezer.num_static_heads
         if not self.config.training.disable_cuda_graphs:
-            # a captured graph would replay the old heads without any error
+            # otherwise a captured graph would silently go on with the old heads
             cudagraph_teardown()
             self.fwd_bwd_fn = wrap_with_cuda_graph(self._forward_backward_body)
 
     def _steps_to_keep(self) -> frozenset[int]:
-        """Steps whose checkpoints stay; those of freezes are known from the plan, on a resume too."""
+        """Return the steps whose checkpoints are never removed; those of freezes are read from the plan."""
         plan = self.freezer.plan if self._run.saf.keep_checkpoint else None
         freezes = (head.step for head in plan.heads) if plan is not None else ()
         return frozenset(self._run.checkpoint.keep_steps).union(freezes)

@@ -1,10 +1,11 @@
-"""Compile every Triton kernel for sm_80, sm_90 and sm_100 without a GPU and tabulate what the assembler made of it.
+"""Compile every Triton kernel for sm_80, sm_90 and sm_100 without a GPU and tabulate what the assembler reports.
 
     python scripts/bench/ahead_of_time.py [--out kernels.json] [--arch 90 | --device] [--dtypes bf16]
 
-For each kernel and configuration: registers, bytes spilled, shared memory, and the instructions of the innermost matrix
-loop with the fewest exponentials (the loop of the static heads where the kernel has one) and with the most. The
-assembler and disassembler are those in the triton wheel, or of the CUDA toolkit where a build of triton has none.
+The table has, for each kernel and configuration, the registers, the bytes spilled and the shared memory. It also has
+the instructions of two innermost matrix loops: that with the fewest exponentials (the loop of the static heads, if the
+kernel has one) and that with the most. The assembler and disassembler come with the triton wheel, or from the CUDA
+toolkit if a build of triton has none.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ ARCHITECTURES = (80, 90, 100)
 SHARED_LIMIT = {80: 166_912, 90: 232_448, 100: 232_448}
 SMALLEST_SHARED_LIMIT = 101_376
 HEAD_DIMS = (64, 96, 128)
-# query heads to a kv head
+# query heads that share a kv head
 GROUPS = (1, 4)
 SHORT_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 DTYPES = tuple(SHORT_NAMES)
 
-# element types of pointers that hold no values
+# types of the arguments that point to something other than queries, keys, values and their gradients
 POINTERS = {
     "scale": "*fp32", "inv_z": "*fp32", "scale_static": "*fp32", "lse": "*fp32", "delta": "*fp32", "slot": "*i64",
     "k_index": "*i64", "kv_index": "*i64", "live": "*i64", "reach": "*i32", "blocks": "*i32",
@@ -61,7 +62,7 @@ POINTERS = {
 VALUES = {"q", "k", "v", "y", "x", "dy", "dq", "dk", "dv"}
 STATIC_VALUES = {"xs", "dys", "strip"}
 FLOATS = {"scale_log2"}
-# sizes that are multiples of 16 in every launch, or whenever the head dim is
+# sizes and strides that are multiples of 16 in every launch, or whenever the head dim is
 DIVISIBLE = {"rows", "columns", "L", "X", "stride_qt", "stride_kt", "stride_vt", "stride_yt", "stride_t", "stride_qb",
              "stride_kb", "stride_vb", "stride_yb", "stride_b", "stride_qh", "stride_kh", "stride_vh", "stride_yh",
              "stride_k"}  # fmt: skip
@@ -80,7 +81,7 @@ class Case(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What the assembler made of a case."""
+    """What the assembler and the disassembler show of a case."""
 
     kernel: str
     arch: int
@@ -93,7 +94,7 @@ class Report(NamedTuple):
 
 
 def cases(arch: int) -> Iterator[Case]:
-    """Every kernel in every configuration that `tiles.py` may choose on this architecture; packed documents in bf16."""
+    """Yield every kernel in every configuration that `tiles.py` may choose on `arch`; packed documents in bf16 only."""
     for case in _without_documents(arch):
         yield case
         if "blocks" in case.kernel.arg_names and case.dtype == torch.bfloat16:
@@ -136,9 +137,9 @@ def _without_documents(arch: int) -> Iterator[Case]:
 
 
 def compile_case(case: Case, arch: int) -> Any:
-    """The compiled kernel of a case; needs no device and no driver."""
+    """Return the compiled kernel of a case; needs no device and no driver."""
     names = case.kernel.arg_names
-    # a stride of one is a constant to the compiler, as it is in a launch
+    # as in a launch, strides of 1 are constants for the compiler
     constants = case.constants | {name: 1 for name in names if name in ONES}
     if "blocks" in names and not case.is_packed:
         constants["blocks"] = None
@@ -159,7 +160,7 @@ def compile_case(case: Case, arch: int) -> Any:
 
 
 def report(case: Case, arch: int) -> Report:
-    """Compile and disassemble one case."""
+    """Compile and disassemble one case and return its report."""
     compiled = compile_case(case, arch)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as cubin:
         cubin.write(compiled.asm["cubin"])
@@ -181,7 +182,10 @@ def report(case: Case, arch: int) -> Report:
 
 
 def matrix_loops(code: str) -> list[list[str]]:
-    """Innermost loops of a disassembly that hold a matrix instruction, each a list of opcodes."""
+    """Return the innermost loops of a disassembly that have a matrix instruction, each as a list of opcodes.
+
+    A loop is the code between a label and a branch back to it.
+    """
     opcodes: list[str] = []
     labels: dict[str, int] = {}
     jumps: list[tuple[int, int]] = []
@@ -199,14 +203,14 @@ def matrix_loops(code: str) -> list[list[str]]:
 
 
 def count(opcodes: list[str]) -> dict[str, int]:
-    """Instructions of one loop by what they cost."""
+    """Count the instructions of one loop by kind."""
     kinds = Counter(_kind(opcode) for opcode in opcodes)
     keys = ("matrix", "exponential", "fp32", "convert", "copy", "spill")
     return {"total": len(opcodes), **{key: kinds[key] for key in keys}}
 
 
 def table(reports: list[Report]) -> str:
-    """The reports as a Markdown table."""
+    """Return the reports as a Markdown table."""
     lines = [
         "| kernel | sm | configuration | registers | spilled B | shared KiB "
         "| static loop: instr / matrix / EX2 / fp32 / spill | live loop: instr / matrix / EX2 / fp32 / spill |",

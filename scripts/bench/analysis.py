@@ -1,13 +1,13 @@
-"""Contribution weights: how exact they are, what they cost beside attention, and how much memory long texts take.
+"""Measure contribution weights: their errors, their time compared with attention, and the memory for long texts.
 
     OMP_NUM_THREADS=1 python scripts/bench/analysis.py exact [MODEL --text FILE]
     OMP_NUM_THREADS=1 python scripts/bench/analysis.py cost [--rounds 12]
     OMP_NUM_THREADS=1 python scripts/bench/analysis.py memory
 
-exact: largest errors over rows, divided by the sum of |c| of the row, in float32: on random layers, or on every layer
-of a model. cost: one layer of the 124m decoder, processor time of its eager attention forward (projections, scores,
-softmax, mixing, output) and of contribution weights from its queries, keys and values, in turn. memory: peak of a
-process of its own for each length.
+exact: the largest errors over rows in float32, divided by the sum of |c| of the row, on random layers or on every layer
+of a model. cost: processor time of the eager attention forward of one layer of the 124m decoder (projections, scores,
+softmax, mixing, output), and of the contribution weights from the same queries, keys and values; both take turns.
+memory: the peak memory of a separate process for each length.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEVELS: tuple[Level, ...] = ("head", "layer")
 
 
 def layer_of_124m(seq_len: int) -> SAFAttention:
-    """The first attention layer of the 124m decoder, with random weights."""
+    """Return the first attention layer of the 124m decoder, with random weights."""
     torch.manual_seed(0)
     config = gpt_config(
         SHAPES["gpt"]["124m"],
@@ -57,7 +57,7 @@ def layer_of_124m(seq_len: int) -> SAFAttention:
 
 
 def eager_forward(attention: SAFAttention, x_BTC: Tensor) -> Tensor:
-    """The layer with its attention matrix made, as transformers' eager attention makes it."""
+    """Run the layer with a whole attention matrix, like the eager attention of transformers."""
     q_BTHD, k_BTHD, v_BTHD = attention.qkv_linear(x_BTC)
     q_BTHD, k_BTHD = attention.positioned(q_BTHD, k_BTHD, None)
     q, k, v = (x.transpose(1, 2) for x in (q_BTHD, k_BTHD, v_BTHD))
@@ -68,7 +68,7 @@ def eager_forward(attention: SAFAttention, x_BTC: Tensor) -> Tensor:
 
 
 def watched_layer(attention: SAFAttention, x_BTC: Tensor) -> LayerAttention:
-    """What a forward shows of the layer."""
+    """Run the layer and return its attention and values, as `watching` records them."""
     seen: list[LayerAttention] = []
     with watching([attention], lambda layer: seen.append(layer)):
         attention(x_BTC, None)
@@ -119,7 +119,10 @@ SHORT = 96
 
 
 def block_error(level: Level) -> float:
-    """Largest difference of a summary to the whole matrix, over the largest sum of |c|, for all block sizes."""
+    """Return the largest difference, over all block sizes, between a summary and the same sums of the whole matrix.
+
+    It is divided by the largest sum of |c|.
+    """
     p_BHTT, values = next(random_layers())
     p_BHTT = p_BHTT[..., :SHORT, :SHORT]
     values = HeadValues(values.v_BHTM[:, :, :SHORT], values.basis_HMC, values.norm_BHT[:, :, :SHORT])
@@ -136,7 +139,7 @@ def block_error(level: Level) -> float:
 
 
 def random_layers() -> Iterator[tuple[Tensor, HeadValues]]:
-    """Layers of several shapes, with attention from nearly uniform to nearly one key."""
+    """Yield attention and values of layers of several shapes, from nearly uniform attention to nearly one key."""
     for H, K, D, C, sharpness in (
         (12, 12, 64, 768, 1.0), (4, 1, 256, 640, 4.0), (16, 4, 64, 1024, 8.0), (8, 8, 16, 128, 0.1),
     ):  # fmt: skip
@@ -158,7 +161,7 @@ def model_layers(args: argparse.Namespace) -> Iterator[tuple[Tensor, HeadValues]
 
 
 def errors(p_BHTT: Tensor, values: HeadValues) -> dict[str, float]:
-    """Largest errors in float32, each over the sum of |c| of its row, of a head or of the layer."""
+    """Return the largest errors in float32 by name; each is divided by the sum of |c| of its row, head or layer."""
     found: dict[str, float] = {}
     head, layer = (contribution_weights(p_BHTT, values, level=level, undefined=0.0) for level in LEVELS)
     for name, one, over in (("head", head, (3,)), ("layer", layer, (1, 3))):
@@ -166,7 +169,7 @@ def errors(p_BHTT: Tensor, values: HeadValues) -> dict[str, float]:
         size = c_BHTT.abs().sum(over).clamp(min=1e-300)
         defined = one.is_defined_BGR.squeeze(1) if name == "layer" else one.is_defined_BGR
         found[f"{name}: weights sum to 1"] = (((c_BHTT.sum(over) - 1).abs() / size)[defined]).max().item()
-        # as doubles: the product of the factors that are returned
+        # multiplied as doubles, so that the error is that of the returned factors and not of this product
         factors = (one.attention_BHRJ, one.relative_magnitude_BHRJ, one.cosine_BHRJ)
         product = factors[0].double() * factors[1].double() * factors[2].double()
         error = (product - c_BHTT).abs().amax(over) / size
@@ -202,14 +205,14 @@ def memory(args: argparse.Namespace) -> None:
 
 @torch.no_grad()
 def _peak(T: int) -> tuple[int, int, int]:
-    """Resident bytes of this process before the summary of a layer, bytes of its inputs, and the peak during it."""
+    """Return the resident bytes of this process before a summary of a layer, the bytes of its inputs, and the peak."""
     torch.set_num_threads(1)
-    # libraries that the first call loads are none of it
+    # a first call on a small layer, so that the libraries that it loads are not counted
     small = watched_layer(layer_of_124m(64), torch.randn(1, 64, 768))
     summarize_contributions(small.rows, layer_values(small), level="layer")
     layer = watched_layer(layer_of_124m(T), torch.randn(1, T, 768))
     gc.collect()
-    # what the forward before took and gave back is no part of it
+    # return the memory that the forward has freed to the system, so that it is not counted
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     before = _status_bytes("VmRSS")
@@ -219,7 +222,7 @@ def _peak(T: int) -> tuple[int, int, int]:
 
 
 def _status_bytes(name: str) -> int:
-    """A line of this process's status in bytes (Linux)."""
+    """Return the value of a line of this process's /proc/self/status, in bytes (Linux)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 

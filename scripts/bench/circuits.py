@@ -1,10 +1,10 @@
-"""What circuit-wise learning rates and the circuits' metrics cost, on the 124m decoder and a CPU.
+"""Measure the cost of circuit-wise learning rates and of the circuits' metrics, on the 124m decoder and a CPU.
 
     OMP_NUM_THREADS=1 python scripts/bench/circuits.py [--rounds 8] [--seq-len 256]
 
-A step is one sequence: forward, backward, optimizer and schedule. With and without a group schedule it is the same
-model, in turn, with an optimizer and moments of each; forward and backward are the same code, so the optimizer's and
-schedule's part is also timed alone. Processor time of one process, medians.
+A step is the forward, backward, optimizer and schedule of one sequence. Steps with and without a group schedule take
+turns on the same model, each with its own optimizer and moments. Their forward and backward are the same code, so the
+optimizer and the schedule are also timed alone. Times are medians of the processor time of one process.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
             F.cross_entropy(logits_BTV[0, :-1], tokens_BT[0, 1:]).backward()
             update = timed(lambda optimizers=optimizers, schedules=schedules: (optimizers.step(), schedules.step()))
             optimizers.zero_grad()
-            # the first round allocates moments
+            # the first round is not counted, because it allocates the moments
             if round_:
                 parts[name]["step"].append(time.process_time() - start)
                 parts[name]["update"].append(update)
@@ -110,7 +110,7 @@ def cost_of_metrics(model: torch.nn.Module, tokens_BT: Tensor, step: float) -> N
 
 
 def build(model: torch.nn.Module, rules: tuple[CircuitGroup, ...]) -> tuple[CircuitOptimizers, CircuitSchedules]:
-    """An optimizer over the whole model with moments of its own, and its schedule."""
+    """Return a new optimizer over the whole model, and its schedule."""
     optimizers = CircuitOptimizers.Config(
         name="AdamW",
         hyper_parameters={"lr": 6e-4, "weight_decay": 0.1, "betas": (0.9, 0.95), "eps": 1e-8},
@@ -122,7 +122,7 @@ def build(model: torch.nn.Module, rules: tuple[CircuitGroup, ...]) -> tuple[Circ
 
 
 def timed(run: Callable[[], object]) -> float:
-    """Processor seconds of one call."""
+    """Return the processor seconds of one call."""
     start = time.process_time()
     run()
     return time.process_time() - start

@@ -1,14 +1,14 @@
-"""Decoding with static heads against ordinary ones: cache bytes and tokens a second, at the shape of GPT-2 (124M).
+"""Compare decoding with static and with ordinary heads: cache bytes and tokens a second, at the shape of GPT-2 (124M).
 
     python scripts/bench/generate.py                   # all cells, about seven minutes on one thread
     python scripts/bench/generate.py --cell float32 1 4096
 
-Every cell first checks that cached decoding gives the logits of the whole forward. Its alternatives then decode in
-turns, one step each, from caches of random keys and values, which all alternatives share; weights are random too, and
-nothing of a step depends on either. Times are processor time of the process. A step that begins a block of static sums
-comes once in BLOCK steps and is counted with that share; of the others, the median is taken.
+A cell is one dtype, batch and context. It first checks that cached decoding gives the logits of the whole forward. Its
+alternatives then take turns to decode one step from caches of random keys and values, which they share. Weights are
+random too, because the time of a step depends on neither. Times are processor time of the process. The time of a step
+is a weighted mean of two medians: one step in BLOCK begins a block of static sums and takes longer than the others.
 
-"free" is the bound: the same model whose static heads return their newest value unmixed, at no cost.
+"free" is an upper bound: the same model, but its static heads return their newest value unmixed, at no cost.
 
 Legend: B sequences, K kv heads, S static heads, T positions, D head dim.
 """
@@ -44,12 +44,12 @@ from saf_titan.models.decoder import FreezableDecoder
 RATES = (0.25, 0.5)
 CELLS = [(dtype, batch, T) for batch in (1, 16) for dtype in ("float32", "bfloat16") for T in (1024, 4096, 8192)]
 LAYERS = {1: 12, 16: 3}
-"""Of a batch: fewer layers where the caches of twelve would not fit; the vocabulary is cut in proportion."""
+"""Number of layers by batch: fewer than twelve if their caches would not fit; the vocabulary shrinks in proportion."""
 STEPS = 36
 
 
 class Unmixed:
-    """Stands for free mixing: the newest value is the output."""
+    """Mixing at no cost: the newest value is the output."""
 
     num_bytes = 0
 
@@ -58,7 +58,7 @@ class Unmixed:
 
 
 def build(dtype: torch.dtype, num_layers: int, T: int, rate: float) -> FreezableDecoder:
-    """The decoder with random weights; `rate` of the heads of each layer are static."""
+    """Return a decoder with random weights in which a share `rate` of the heads of each layer is static."""
     shape = SHAPES["gpt"]["124m"]
     vocabulary = round(shape.vocab_size * num_layers / shape.num_layers)
     shape = dataclasses.replace(shape, num_layers=num_layers, vocab_size=vocabulary)
@@ -75,7 +75,7 @@ def build(dtype: torch.dtype, num_layers: int, T: int, rate: float) -> Freezable
 
 
 def check(model: FreezableDecoder, dtype: torch.dtype) -> None:
-    """Cached decoding must give the logits of the whole forward."""
+    """Exit with an error unless cached decoding gives the logits of the whole forward."""
     ids = torch.randint(model.lm_head.out_features, (1, 80), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         expected_TV = model(ids)[0, 39:].float()
@@ -86,13 +86,13 @@ def check(model: FreezableDecoder, dtype: torch.dtype) -> None:
                 *(decoder.step([token]) for token in ids[0, 40:].tolist()),
             ]
         error = (torch.cat(steps) - expected_TV).abs().max() / expected_TV.abs().max()
-        # bf16 rounds to 8 bits in every layer
+        # the limit is larger for bf16, which rounds to 8 bits in every layer
         if error > (1e-5 if dtype == torch.float32 else 3e-2):
             raise SystemExit(f"cached decoding differs from the whole forward by {error:.1e}: nothing was timed")
 
 
 class Alternative:
-    """One model with its cache full of random entries up to a position."""
+    """One model whose cache holds random entries for T positions."""
 
     def __init__(
         self, model: FreezableDecoder, buffers: list[tuple[Tensor, Tensor]], batch: int, T: int, *,
@@ -103,7 +103,7 @@ class Alternative:
         self.progress.start([T] * batch)
         self.layers = []
         for block, buffer in zip(self.blocks, buffers, strict=True):
-            # another alternative may have put its layer there
+            # the model may hold the cached layer of another alternative; take the attention inside it
             attention = block.attention.attention if isinstance(block.attention, CachedAttention) else block.attention
             layer = CachedAttention(attention, self.progress, states=states)
             self._fill(layer, buffer, batch, free=free)
@@ -123,7 +123,7 @@ class Alternative:
 
         keys, values = buffer
         if layer.layout.states:
-            # states of a short text are like those of a long one: a step costs the same
+            # states are computed from values, because the time of a step does not depend on how they came about
             v_BTKD = torch.randn(batch, self.progress.lengths[0], layer.attention.n_kv_heads, D).to(keys.dtype)
             k_BTKD = v_BTKD[:, :, : len(layer.layout.key_heads)]
             layer.start(k_BTKD, v_BTKD)
@@ -145,18 +145,18 @@ class Alternative:
 
     @property
     def seconds(self) -> float:
-        """Of a step on average."""
+        """Average processor seconds of a step."""
         return (statistics.median(self.first) + (BLOCK - 1) * statistics.median(self.plain)) / BLOCK
 
 
 def measure(dtype_name: str, batch: int, T: int) -> list[str]:
-    """Rows of the table for one cell."""
+    """Measure one cell and return its rows of the table."""
     dtype, num_layers = getattr(torch, dtype_name), LAYERS[batch]
     buffers = []
     for _ in range(num_layers):
         shape = SHAPES["gpt"]["124m"]
         size = batch * shape.num_heads * (T + STEPS) * shape.head_dim
-        # as large as keys are, and filled quickly: a draw of billions of numbers takes longer than the measurement
+        # numbers as large as keys, repeated, because to draw billions of them would take longer than the measurement
         pair = [torch.randn(1 << 16).to(dtype).repeat(-(-size // (1 << 16)))[:size].clone() for _ in range(2)]
         buffers.append((pair[0], pair[1]))
     models = {rate: build(dtype, num_layers, T + STEPS, rate) for rate in (0.0, *RATES)}
@@ -167,7 +167,7 @@ def measure(dtype_name: str, batch: int, T: int) -> list[str]:
         runs[rate, "static"] = Alternative(models[rate], buffers, batch, T)
         runs[rate, "free"] = Alternative(models[rate], buffers, batch, T, free=True)
     if batch == 1:
-        # the certificate allows it: weights of these patterns are power laws of the lag
+        # the weights of these patterns are power laws of the lag, for which the certificate allows states
         runs[0.5, "states"] = Alternative(models[0.5], buffers, batch, T, states=True)
     for step in range(STEPS):
         order = list(runs.values())
@@ -181,7 +181,7 @@ def measure(dtype_name: str, batch: int, T: int) -> list[str]:
         gain = ordinary.seconds / run.seconds
         free = ordinary.seconds / runs[rate, "free"].seconds if rate else 1.0
         cache = 100 * run.decoder.num_bytes / ordinary.decoder.num_bytes
-        # a smaller gain than this is within the noise of a run
+        # with a bound below 1.04 the share would be noise
         share = f"{100 * (gain - 1) / gain / ((free - 1) / free):.0f} %" if free > 1.04 else ""
         static = (f"{100 * rate:.0f} %" if rate else "none") + (", states" if name == "states" else "")
         speed = f"{batch / run.seconds:.2f} | {gain:.3f}x | {free:.3f}x | {share}"

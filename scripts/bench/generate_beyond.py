@@ -1,9 +1,9 @@
-"""Loss of texts longer than a run's sequences, which `saf_titan.generate --extrapolate` writes.
+"""Measure the loss on texts longer than a run's sequences, such as `saf_titan.generate --extrapolate` writes.
 
     python scripts/bench/generate_beyond.py outputs/ordinary outputs/frozen --times 3
 
-Prints, for the newest checkpoint of each run, the mean loss over held-out windows at the positions of the first,
-second, ... stretch of `training.seq_len` tokens. The first stretch is what the run was trained for.
+Windows of `--times` x `training.seq_len` held-out tokens are cut into stretches of `training.seq_len` tokens. For the
+newest checkpoint of each run, the mean loss of each stretch is printed. The run was trained for the first stretch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from saf_titan.generate.checkpoint import find_source, load_for_generation
 
 @torch.no_grad()
 def losses(folder: Path, times: int, num_windows: int) -> list[float]:
-    """Mean loss of each stretch, nats a token."""
+    """Return the mean loss of each stretch, in nats a token."""
     source = find_source(folder)
     seq_len = source.run.training.seq_len
     length = times * seq_len

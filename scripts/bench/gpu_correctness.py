@@ -1,10 +1,11 @@
-"""Every Triton kernel on the card against the dense fp64 oracle, forward and all gradients.
+"""Compare every Triton kernel on the GPU with the dense fp64 reference: forward and all gradients.
 
     python scripts/bench/gpu_correctness.py [--out check.json] [--device cpu --longest 128]
 
-The rule for each output: its error is at most twice (gradients: three times) that of torch's attention beside the
-attention matrices of the static heads in the same dtype. Exits with 1 where a kernel breaks it, cannot run, or two runs
-differ; the other cases are checked all the same. On a CPU this tries the script, with the back ends of the CPU.
+The error of the output may be twice (gradients: three times) that of plain torch in the same dtype: torch's attention
+for live heads, and products with attention matrices for static heads. The exit status is 1 if a kernel has a larger
+error, cannot run, or gives different bits in two runs; the other cases are checked all the same. `--device cpu` tests
+the script itself, with the back ends of the CPU.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ class Case(NamedTuple):
     dtype: torch.dtype
     backend: str
     documents: int = 1
-    """How many of uneven lengths are packed into the sequence."""
+    """Number of documents, of uneven lengths, that are packed into the sequence."""
 
 
-# batch, time, query heads, kv heads, head dim: odd lengths, every kind of head dim, grouped heads
+# (batch, time, query heads, kv heads, head dim), with odd lengths, every kind of head dim and grouped heads
 LAYERS = (
     (1, 1, 4, 4, 64), (2, 63, 4, 4, 40), (1, 97, 4, 4, 80), (1, 128, 4, 2, 96), (2, 1025, 4, 4, 64),
     (1, 1025, 8, 2, 128), (1, 2048, 4, 4, 96), (4, 512, 4, 4, 64),
@@ -55,7 +56,7 @@ PACKED_LAYERS = ((1, 1025, 4, 4, 64), (1, 700, 8, 2, 128), (1, 1025, 4, 4, 96))
 
 
 def cases() -> Iterator[Case]:
-    """All layers in bf16, few in the other dtypes, packed documents, one long sequence."""
+    """Yield all layers in bf16, few in the other dtypes, layers with packed documents, and one long sequence."""
     for backend in ("split", "fused"):
         for layer in LAYERS:
             yield Case(*layer, 0.25, torch.bfloat16, backend)
@@ -68,24 +69,24 @@ def cases() -> Iterator[Case]:
 
 
 def check(case: Case, device: torch.device) -> dict[str, Any]:
-    """The record of a case: errors against the oracle and those of plain torch, or why it cannot run; and a verdict."""
+    """Return the record of a case: whether it passes ("ok"), its errors and those of plain torch, or its failure."""
     record: dict[str, Any] = {"case": {k: str(v) for k, v in case._asdict().items()}, "ok": False}
     try:
         errors, is_deterministic = compare(case, device)
     except Exception as error:
-        # one kernel that does not compile must not hide the others
+        # a kernel that does not compile must not stop the check of the others
         return record | {"failure": f"{type(error).__name__}: {error}"}
     is_right = all(e["error"] <= LIMITS[name] * max(e["torch"], 1e-6) for name, e in errors.items())
     return record | {"errors": errors, "deterministic": is_deterministic, "ok": is_right and is_deterministic}
 
 
 def compare(case: Case, device: torch.device) -> tuple[dict[str, dict[str, float]], bool]:
-    """Errors of one case against the oracle, and those of plain torch in the same dtype; whether two runs agree."""
+    """Return the errors of a case and of plain torch in the same dtype, and whether two runs give the same bits."""
     torch.manual_seed(0)
     static = spread_heads(case.H, case.share)
     live = [h for h in range(case.H) if h not in static]
     kept = len({h * case.K // case.H for h in live})
-    # packed documents may be longer together than a pattern
+    # with packed documents, the whole sequence may be longer than the patterns
     pattern = sample_pattern(len(static), case.T if case.documents == 1 else case.T // 2).to(device)
     heads = {"live_heads": torch.tensor(live, device=device), "static_heads": torch.tensor(static, device=device)}
     inputs = [torch.randn(case.B, case.T, n, case.D, device=device).to(case.dtype) for n in (len(live), kept, case.K)]
@@ -112,7 +113,7 @@ def compare(case: Case, device: torch.device) -> tuple[dict[str, dict[str, float
     actual, repeated = (gradients(by_backend, case.dtype) for _ in range(2))
     exact, plain = gradients(by_oracle, torch.float64), gradients(by_torch, case.dtype)
     errors: dict[str, dict[str, float]] = {}
-    # a gradient that vanishes exactly has no relative error
+    # norms below 1 are replaced by 1, because a gradient that is exactly zero has no relative error
     sizes = [float(e.norm().clamp(min=1.0)) for e in exact]
     for name, ours, theirs, true, size in zip(LIMITS, actual, plain, exact, sizes, strict=True):
         error, reference = (float((x.double() - true).norm()) / size for x in (ours, theirs))
@@ -123,7 +124,7 @@ def compare(case: Case, device: torch.device) -> tuple[dict[str, dict[str, float
 def dense_layer(
     q_BTUD: Tensor, k_BTKD: Tensor, v_BTKD: Tensor, live: list[int], static: tuple[int, ...], pattern: StaticPattern
 ) -> Tensor:
-    """The layer as plain torch would do it: its attention, and products with attention matrices in the same dtype."""
+    """Compute the layer in plain torch: attention for live heads, products with matrices for static ones."""
     group = (len(live) + len(static)) // v_BTKD.shape[2]
     groups = [h // group for h in live]
     kept = sorted(set(groups))
@@ -136,7 +137,7 @@ def dense_layer(
 
 
 def table_row(record: dict[str, Any]) -> str:
-    """A record as a row of a Markdown table."""
+    """Return a record as a row of a Markdown table."""
     layer = " ".join(f"{k}={v}" for k, v in record["case"].items())
     if "failure" in record:
         return f"| {layer} | {record['failure'].splitlines()[0]} | | | | | FAILS |"
@@ -145,7 +146,7 @@ def table_row(record: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Check every case, print a table; 1 where one fails."""
+    """Check every case, print a table, and return the exit status: 1 if a case fails."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--device", default="cuda", type=torch.device)
     parser.add_argument("--longest", default=8192, type=int, help="leave longer sequences out")
@@ -163,7 +164,7 @@ def main() -> int:
             records.append(check(case, arguments.device))
             print(table_row(records[-1]), flush=True)
             if arguments.out:
-                # a run that is cut short keeps what it has
+                # written after every case, so that an interrupted run keeps its records
                 arguments.out.write_text(json.dumps(records, indent=1) + "\n")
     return 0 if all(record["ok"] for record in records) else 1
 

@@ -1,4 +1,4 @@
-"""The decoder whose updates are timed: GPT-2's block with some heads static, no framework around it.
+"""The decoder whose updates are timed: GPT-2's block with some static heads, without a framework.
 
 Shapes: B batch, T time, H heads, U live heads, D head dim, C model dim, L layers.
 """
@@ -26,7 +26,7 @@ class Size(NamedTuple):
 
 
 def scaled(size: Size, layers: int) -> Size:
-    """Fewer layers of the same width, the vocabulary cut alike: every part keeps its share of the time."""
+    """Return a size with fewer layers and as much less vocabulary, so that each part keeps its share of the time."""
     return size._replace(layers=layers, vocabulary=round(size.vocabulary * layers / size.layers / 64) * 64)
 
 
@@ -35,15 +35,15 @@ GPT_1B = Size(layers=24, width=2048, heads=16, vocabulary=50_304)
 
 
 def spread_heads(num_heads: int, share: float) -> tuple[int, ...]:
-    """Numbers of the static heads of a layer: a share of all, evenly spread."""
+    """Return the numbers of the static heads of a layer: a share of all heads, evenly spread."""
     count = round(num_heads * share)
     return tuple(i * num_heads // count for i in range(count)) if count else ()
 
 
-# all layers of a model have the same, and to prepare it for a long sequence takes seconds
+# cached, because all layers of a model have the same pattern, which takes seconds to prepare for a long sequence
 @functools.lru_cache(maxsize=8)
 def sample_pattern(num_heads: int, T: int) -> StaticPattern:
-    """Patterns as frozen heads have them: power laws of the lag over noisy columns, every third with a sink."""
+    """Return patterns like those of frozen heads: power laws of the lag and noisy columns; every third has a sink."""
     generator = torch.Generator().manual_seed(0)
     lag = torch.arange(T, dtype=torch.float64)
     exponents = torch.linspace(0.5, 2.0, num_heads, dtype=torch.float64)
@@ -53,9 +53,9 @@ def sample_pattern(num_heads: int, T: int) -> StaticPattern:
 
 
 class Attention(nn.Module):
-    """Attention with rows of the query and key projections skipped for static heads; no parameter changes its shape.
+    """Attention that skips the rows of static heads in the query and key projections; parameters keep their shapes.
 
-    free_mixing: static heads return their values as they are. This is no attention: it bounds what an update can gain.
+    free_mixing: static heads return their values unmixed, which gives an upper bound of the gain of an update.
     """
 
     def __init__(self, size: Size, static: tuple[int, ...], T: int, backend: str, free_mixing: bool) -> None:
@@ -94,7 +94,7 @@ class Attention(nn.Module):
             live_heads=self.live_heads,
             static_heads=self.static_heads,
             pattern=pattern,
-            # a layer without static heads has only one way
+            # a layer without static heads has only one implementation
             backend=self.backend if pattern is not None else "auto",
         )
         return self.wo(y_BTHD.flatten(2))
@@ -106,7 +106,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm attention and a four times wider GELU network."""
+    """Pre-norm attention and a GELU feed-forward layer of four times the width."""
 
     def __init__(self, size: Size, attention: Attention) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Token and position embeddings, blocks, cross entropy."""
+    """A decoder with token and position embeddings; its forward returns the cross entropy."""
 
     def __init__(
         self, size: Size, T: int, share: float = 0.0, backend: str = "auto", free_mixing: bool = False
@@ -147,7 +147,7 @@ class Decoder(nn.Module):
 
 
 class Update:
-    """One whole update: forward, backward, clip, AdamW."""
+    """One whole update when called: forward, backward, gradient clipping, AdamW."""
 
     def __init__(self, model: Decoder, tokens_BT: Tensor, low_precision: bool) -> None:
         self.model, self.tokens_BT, self.low_precision = model, tokens_BT, low_precision
@@ -163,6 +163,6 @@ class Update:
         return loss.detach()
 
     def prefill(self) -> Tensor:
-        """Forward alone, without gradients."""
+        """Run the forward alone, without gradients."""
         with torch.no_grad(), torch.autocast(self.tokens_BT.device.type, torch.bfloat16, enabled=self.low_precision):
             return self.model(self.tokens_BT)

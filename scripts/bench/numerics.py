@@ -1,12 +1,12 @@
-"""Errors of static mixing against fp64, row by row, over the synthetic pattern families and lengths, or a real plan.
+"""Measure the errors of static mixing against fp64, row by row, for synthetic patterns or for those of a plan.
 
     python scripts/bench/numerics.py [--lengths 1024 4096 16384] [--out numerics.json]
     python scripts/bench/numerics.py --plan outputs/run/saf/step-000150/plan.safetensors
 
-For each pattern: the path that the planner takes, its certificate, and |y'_i - y_i| / |y_i| over the rows (median and
-maximum) of that path, of the bf16 products of the GPU kernels, and of flash attention with bf16 probabilities. Values
-are bf16 Gaussian with a mean; the outputs are compared before they are rounded to bf16. Gradients: the largest error of
-a row of dv over the largest row.
+The table has, for each pattern, the path that the planner takes and its certificate. It has the median and the maximum
+over the rows of |y'_i - y_i| / |y_i| for that path, for the bf16 products of the GPU kernels, and for flash attention
+with bf16 probabilities. Values are Gaussian with a mean, in bf16; outputs are compared before they are rounded to bf16.
+The error of the gradient is that of the worst row of dv, divided by the norm of the largest row.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ ROWS = 512
 
 
 def synthetic(lengths: list[int]) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Name, alpha and rho of every family at every length."""
+    """Yield name, alpha and rho of every family at every length."""
     for T in lengths:
         for name in NAMES:
             yield name, *make_family(name, T)
 
 
 def frozen(plan: Path) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Name, alpha and rho of every static head of a trained model."""
+    """Yield name, alpha and rho of every static head of a plan."""
     for head in StaticPlan.load(plan).heads:
         yield f"layer {head.layer} head {head.head}", *(vector_T.double() for vector_T in head.pattern.vectors)
 
 
 def study(name: str, alpha: Tensor, rho: Tensor) -> dict[str, Any]:
-    """Errors of one pattern."""
+    """Measure one pattern and return its record."""
     T = len(alpha)
     pattern = prepare_pattern(alpha[None], rho[None])
     generator = torch.Generator().manual_seed(0)
@@ -73,7 +73,11 @@ def study(name: str, alpha: Tensor, rho: Tensor) -> dict[str, Any]:
 def reference(
     alpha: Tensor, rho: Tensor, pattern: StaticPattern, v: Tensor, dy: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """y and dv in fp64, y of flash attention with bf16 probabilities, y of bf16 weights times bf16 scaled values."""
+    """Return four tensors [T, D], computed in blocks of rows.
+
+    They are y and dv in fp64, y of flash attention with bf16 probabilities, and y of bf16 weights times bf16 scaled
+    values, as in the GPU kernels.
+    """
     T = v.shape[0]
     weight = pattern.weight_HT[0].bfloat16().float()
     scaled = (pattern.scale_HT[0, :, None] * v).bfloat16().float()
@@ -95,7 +99,7 @@ def reference(
 
 
 def row_errors(actual: Tensor, exact: Tensor) -> dict[str, float]:
-    """Median and maximum over the rows of the relative error."""
+    """Return median and maximum, over the rows, of the relative error."""
     errors = (actual.double() - exact).norm(dim=1) / exact.norm(dim=1)
     return {"median": float(errors.median()), "max": float(errors.max())}
 

@@ -1,4 +1,4 @@
-"""What is timed: each benchmark builds alternatives for a shape and names the tests that must pass first."""
+"""The benchmarks: each builds alternatives for a shape and names the tests that must pass before it is timed."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Shape = dict[str, Any]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A named comparison."""
+    """A comparison of alternatives, over several shapes."""
 
     name: str
     tests: tuple[str, ...]
-    """What must pass first, on a CPU."""
+    """Test files that must pass first, on a CPU."""
     backends: tuple[str, ...]
-    """What must be correct first, on a GPU: back ends of `gpu_correctness.py`."""
+    """Back ends that must be correct first, on a GPU, according to `gpu_correctness.py`."""
     shapes: Mapping[str, tuple[Shape, ...]]
-    """By suite: "cpu", "cpu-quick", "gpu"."""
+    """The shapes of each suite: "cpu", "cpu-quick", "gpu"."""
     build: Callable[[Shape, torch.device], dict[str, Run]]
-    """Alternatives by name, the baseline first."""
+    """Returns the alternatives by name, the baseline first."""
     ceilings: Mapping[str, str] = field(default_factory=dict)
-    """Alternatives whose gain is compared to that of a bound."""
+    """Alternative -> the alternative with free static mixing, which bounds its gain."""
 
 
 def _leaf(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -40,7 +40,7 @@ def _leaf(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def build_static_mix(shape: Shape, device: torch.device) -> dict[str, Run]:
-    """Forward and backward of one head: torch's attention against static mixing."""
+    """Build forward and backward of one head: torch's attention and static mixing."""
     B, T, D, dtype = shape["B"], shape["T"], shape["D"], getattr(torch, shape["dtype"])
     q, k, v = (_leaf(B, 1, T, D, dtype=dtype, device=device) for _ in range(3))
     dy = torch.randn_like(v)
@@ -57,7 +57,7 @@ def build_static_mix(shape: Shape, device: torch.device) -> dict[str, Run]:
 
 
 def build_layer(shape: Shape, device: torch.device) -> dict[str, Run]:
-    """Forward and backward of one attention layer, projections left out."""
+    """Build forward and backward of one attention layer, without its projections."""
     B, T, H, D, dtype = shape["B"], shape["T"], shape["H"], shape["D"], getattr(torch, shape["dtype"])
     dy = torch.randn(B, T, H, D, device=device).to(dtype)
 
@@ -109,17 +109,17 @@ def _decoders(shape: Shape, device: torch.device) -> Iterator[tuple[str, Update]
 
 
 def build_update(shape: Shape, device: torch.device) -> dict[str, Run]:
-    """Whole updates: forward, backward, clip, AdamW."""
+    """Build whole updates: forward, backward, gradient clipping, AdamW."""
     return {name: _with_attention(update, shape.get("attention")) for name, update in _decoders(shape, device)}
 
 
 def build_prefill(shape: Shape, device: torch.device) -> dict[str, Run]:
-    """Forward alone, without gradients."""
+    """Build the forward alone, without gradients."""
     return {name: _with_attention(update.prefill, shape.get("attention")) for name, update in _decoders(shape, device)}
 
 
 def _with_attention(run: Run, attention: str | None) -> Run:
-    """The same with torch's attention pinned to one implementation: "flash" or "cudnn"."""
+    """Return the run with torch's attention fixed to one implementation, "flash" or "cudnn"; unchanged for None."""
     if attention is None:
         return run
     backend = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}[attention]
@@ -132,7 +132,7 @@ def _with_attention(run: Run, attention: str | None) -> Run:
 
 
 def _shapes(**axes: list[Any]) -> tuple[Shape, ...]:
-    """All combinations, the last axis fastest."""
+    """Return all combinations of the values; the last axis varies fastest."""
     shapes: list[Shape] = [{}]
     for name, values in axes.items():
         shapes = [shape | {name: value} for shape in shapes for value in values]

@@ -1,14 +1,14 @@
-"""Time the operators against torch's attention and print ratios; no figure without passing tests.
+"""Time the operators against torch's attention and print ratios, after their tests have passed.
 
     python scripts/bench/run.py                        every benchmark, the CPU suite
     python scripts/bench/run.py static_mix --suite cpu-quick
     python scripts/bench/run.py --suite gpu --device cuda --checked check.json --out gpu.json
 
-On a CPU the operators' tests must pass before anything is timed. On a GPU they would take longer than the card may be
-had for, and say little of it: there the records of `gpu_correctness.py` must be right.
-Alternatives are timed in turns in one process. Each ratio is the median time of the baseline over that of the
-alternative, beside it that of the fastest samples, which other work on the machine disturbs less; "of ceiling" is the
-share of the time saved, out of what free static mixing would save.
+On a CPU the tests of an operator must pass before it is timed. On a GPU these tests would take too long and would say
+little about the card; there, the records of `gpu_correctness.py` must be ok.
+Alternatives are timed in turns in one process. Each ratio is the median time of the baseline divided by that of the
+alternative. The next column is the ratio of the fastest samples, which other work on the machine disturbs less. "of
+ceiling" is the time saved, as a share of what free static mixing would save.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def is_checked(benchmark: Benchmark, check: Path | None) -> bool:
-    """Whether the figures of a benchmark may be taken: by its tests, or by what `gpu_correctness.py` recorded."""
+    """Return whether a benchmark may be timed: its tests pass, or the records of `gpu_correctness.py` are all ok."""
     if check is None:
         return tests_pass(benchmark.tests)
     if not check.exists():
@@ -45,7 +45,7 @@ def is_checked(benchmark: Benchmark, check: Path | None) -> bool:
 
 @functools.cache
 def tests_pass(tests: tuple[str, ...]) -> bool:
-    """Run the tests that a figure stands on."""
+    """Run the tests and return whether they pass."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -55,7 +55,7 @@ def tests_pass(tests: tuple[str, ...]) -> bool:
 
 
 def measure(benchmark: Benchmark, shape: Shape, device: torch.device, rounds: int, clock: str) -> dict[str, Any]:
-    """Timings of one shape as a record for JSON."""
+    """Time one shape and return a record for JSON."""
     runs = benchmark.build(shape, device)
     timings = time_interleaved(runs, device, rounds, clock)
     baseline = next(iter(timings.values()))
@@ -82,7 +82,7 @@ def _share(baseline: Timing, timing: Timing, bound: Timing | None) -> float | No
 
 
 def markdown(records: list[dict[str, Any]]) -> Iterator[str]:
-    """One table a benchmark."""
+    """Yield the lines of a table for each benchmark."""
     for name in dict.fromkeys(record["benchmark"] for record in records):
         yield f"\n### {name}\n"
         yield "| shape | alternative | ms | spread | ratio to the first | of fastest samples | of ceiling | peak MiB |"
@@ -101,7 +101,7 @@ def markdown(records: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Gate, measure, print; 1 where a gate is shut or a shape cannot run."""
+    """Check, time and print; return the exit status: 1 if a check fails or a shape cannot run."""
     names = [benchmark.name for benchmark in BENCHMARKS]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("benchmarks", nargs="*", metavar="benchmark", help=f"of {', '.join(names)}; all by default")
@@ -112,8 +112,8 @@ def main() -> int:
     parser.add_argument(
         "--clock", default="wall", choices=["wall", "cpu"], help="cpu: processor time, for busy machines"
     )
-    parser.add_argument("--budget-minutes", type=float, default=math.inf, help="start no shape after so long")
-    parser.add_argument("--checked", type=Path, help="records of gpu_correctness.py, to stand in for the tests")
+    parser.add_argument("--budget-minutes", type=float, default=math.inf, help="start no shape after this time")
+    parser.add_argument("--checked", type=Path, help="records of gpu_correctness.py, used instead of the tests")
     parser.add_argument("--out", type=Path, help="also write the records as JSON")
     arguments = parser.parse_args()
     if unknown := set(arguments.benchmarks) - set(names):
@@ -127,12 +127,12 @@ def main() -> int:
         if benchmark.name not in (arguments.benchmarks or names):
             continue
         if not is_checked(benchmark, arguments.checked):
-            print(f"{benchmark.name}: its tests fail, so it is not timed", file=sys.stderr)
+            print(f"{benchmark.name}: not timed, because its tests or checks fail or are missing", file=sys.stderr)
             status = 1
             continue
         for shape in benchmark.shapes[arguments.suite]:
             if time.monotonic() - begin > 60 * arguments.budget_minutes:
-                print(f"left out for want of time: {benchmark.name} {shape}", file=sys.stderr)
+                print(f"left out, because the time is up: {benchmark.name} {shape}", file=sys.stderr)
                 continue
             try:
                 record = measure(benchmark, shape, arguments.device, arguments.rounds, arguments.clock)
@@ -144,7 +144,7 @@ def main() -> int:
             records.append(record)
             print("\n".join(markdown(records[-1:])), flush=True)
             if arguments.out:
-                # a run that is cut short keeps what it has
+                # written after every shape, so that an interrupted run keeps its records
                 report = {"machine": machine_line(arguments.device), "clock": arguments.clock, "records": records}
                 arguments.out.write_text(json.dumps(report, indent=1) + "\n")
             gc.collect()

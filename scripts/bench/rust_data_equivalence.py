@@ -1,8 +1,8 @@
-"""Random strings over all Unicode classes: are the ids of rust_data those of tiktoken?
+"""Compare the ids of rust_data with those of tiktoken, on random strings over all Unicode classes.
 
     python scripts/bench/rust_data_equivalence.py --strings 10M
 
-Prints one line a million strings and stops at the first difference with exit status 1.
+Prints a line for every million strings and stops at the first difference with exit status 1.
 """
 
 import argparse
@@ -23,7 +23,11 @@ GRAMMAR = "'" * 3 + "stlvremd  \n\t\r\u00a0\u3000"
 
 
 def alphabets() -> list[np.ndarray]:
-    """Code points by kind: what contractions and spaces are made of, ASCII, each general category, all."""
+    """Return arrays of code points.
+
+    They are the characters of contractions and spaces, ASCII, the letters a to z, all code points, and then each
+    general category.
+    """
     points = np.array([c for c in range(0x110000) if not 0xD800 <= c < 0xE000], dtype=np.uint32)
     kinds: dict[str, list[int]] = {}
     for point in points.tolist():
@@ -34,7 +38,7 @@ def alphabets() -> list[np.ndarray]:
 
 
 def strings(random: np.random.Generator, count: int, kinds: list[np.ndarray]) -> list[str]:
-    """Strings of up to `MAX_RUNS` runs, each of characters of one kind; half the runs are of the first three."""
+    """Return strings of up to `MAX_RUNS` runs of characters of one kind; half of them are of the first three kinds."""
     runs = random.integers(0, MAX_RUNS + 1, size=count)
     lengths = random.integers(1, MAX_RUN_LENGTH + 1, size=runs.sum())
     any_kind, first_kinds = random.integers(len(kinds), size=len(lengths)), random.integers(3, size=len(lengths))

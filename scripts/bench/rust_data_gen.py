@@ -1,10 +1,10 @@
-"""Generator speed: MQAR against the published procedure in NumPy, class tokens against NumPy, one thread.
+"""Measure the speed of the generators on one thread: MQAR against the published code, class tokens against NumPy.
 
     python scripts/bench/rust_data_gen.py --rounds 5
 
-Times are of the CPU, medians over rounds in which all take turns. Ours are of batches of `--rows` rows, in arrays that
-are made once and filled again, as a training loop does; with `--new-arrays` each call makes its own, as NumPy's side
-always does. `--rows 20000` shows what it costs when a batch does not fit into the caches.
+Times are medians of processor time over rounds in which all generators take turns. Ours fill batches of `--rows` rows
+in arrays that are reused, as in a training loop. With `--new-arrays` each call makes new arrays, as the NumPy code
+always does. `--rows 20000` shows the cost of batches that do not fit into the caches.
 """
 
 import argparse
@@ -16,14 +16,14 @@ import numpy as np
 
 from rust_data import class_tokens, mqar
 
-# of each contestant in a round
+# number of rows in a round, for our generators and for the others
 OUR_ROWS = 20_000
 REFERENCE_ROWS = 300
 CLASSES, DISTINCT, COMMON, GAMMA = 4, 4, 64, 0.1
 
 
 def published_mqar(rows: int, vocab_size: int, length: int, pairs: int, power_a: float = 0.01) -> None:
-    """The published generator's structure: one choice without replacement a row for keys, values, slots."""
+    """Do the work of the published generator: for each row, draw keys, values and slots without replacement."""
     half = vocab_size // 2
 
     def draw(choices: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
@@ -42,7 +42,7 @@ def published_mqar(rows: int, vocab_size: int, length: int, pairs: int, power_a:
 
 
 def numpy_class_rows(rows: int, length: int) -> None:
-    """One generator and one weighted choice a row, as a row that depends on its number alone needs."""
+    """Draw each row with its own generator and one weighted choice, so that a row depends only on its number."""
     first_common = CLASSES * DISTINCT
     for row in range(rows):
         random = np.random.default_rng((0, row))
@@ -53,7 +53,7 @@ def numpy_class_rows(rows: int, length: int) -> None:
 
 
 def numpy_class_batch(rows: int, length: int) -> None:
-    """All rows at once from one generator: faster, but a row then depends on the batch."""
+    """Draw all rows at once from one generator, which is faster, but then a row depends on the batch."""
     random = np.random.default_rng(0)
     labels = random.integers(CLASSES, size=(rows, 1))
     distinct = labels * DISTINCT + random.integers(DISTINCT, size=(rows, length))

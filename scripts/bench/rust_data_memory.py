@@ -1,10 +1,10 @@
-"""Peak memory of a tokenization run: on a large parquet file, or on JSON lines as long as --memory allows.
+"""Measure the peak memory of a tokenization run on a large parquet file, or on JSON lines as long as --memory allows.
 
 python scripts/bench/rust_data_memory.py parquet TEXT.parquet --copies 20 --threads 2
 python scripts/bench/rust_data_memory.py lines --memory 1G --files 4 --threads 2
 
-The parquet file is made of copies of a smaller one. Each file of JSON lines holds lines whose texts,
-with and without escapes, fill the longest line that is accepted.
+The parquet file is made of copies of a smaller one. The texts of the JSON lines, with and without escapes, fill the
+longest line that is accepted.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from rust_data.arguments import count
 
-# the longest line is a twelfth of --memory, and the field's name, quotes and braces are part of it
+# the longest line is a twelfth of --memory; 64 bytes of it are kept for the field's name, quotes and braces
 LARGEST_SHARE, AROUND_TEXT = 12, 64
 
 
@@ -36,7 +36,7 @@ def write_parquet(args: argparse.Namespace, folder: Path) -> float:
 def write_lines(args: argparse.Namespace, folder: Path) -> float:
     """Write files of the longest lines into a folder and return their megabytes."""
     room = min(args.memory, 10**9) // LARGEST_SHARE - AROUND_TEXT
-    # a text with escapes is unescaped into a buffer of its own
+    # one text has escapes, because the tokenizer unescapes such a text into another buffer
     texts = [words * (room // len(json.dumps(words)[1:-1])) for words in ("plain words ", 'a "word"\n', "plain words ")]
     for number in range(args.files):
         with (folder / f"{number}.jsonl").open("w") as file:

@@ -1,11 +1,11 @@
-"""Makes the synthetic multilingual text for rust_data_tokenize.py: the same bytes at every call.
+"""Makes synthetic multilingual text for rust_data_tokenize.py, with the same bytes at every call.
 
     python scripts/bench/rust_data_multilingual.py OUT.parquet --mb 50
 
-No real language: words are random syllables of seven scripts, drawn by a power law from a lexicon a script, so
-that few words are frequent and new ones never end, as in real text. What it has in common with real text is
-what costs a tokenizer time: bytes a character, lengths of words, marks inside of words, and whether spaces
-part the words (not in Han and Thai). The share of pairs that merge is not that of real text.
+The text is in no real language. Words are random syllables of seven scripts, drawn by a power law from one lexicon for
+each script, so that few words are frequent and new ones keep coming, as in real text. The text resembles real text in
+what costs a tokenizer time: bytes a character, lengths of words, marks inside words, and whether spaces separate words
+(not in Han and Thai). The share of pairs that merge is not that of real text.
 """
 
 import argparse
@@ -19,7 +19,10 @@ DOCUMENT_WORDS = 600
 
 
 class Script(NamedTuple):
-    """Syllables are one of `onsets` and one of `ends`; a word has one to `most` of them, words stand `apart`."""
+    """A syllable is one of `onsets` and one of `ends`. A word has 1 to `most` syllables.
+
+    `apart` separates words, `stop` ends a sentence.
+    """
 
     onsets: str
     ends: str
@@ -40,7 +43,7 @@ SCRIPTS = {
 
 
 def power_law(random: np.random.Generator, size: int, count: int) -> np.ndarray:
-    """Numbers below `count`, number r with probability about 1 / (r + 1) / log(count)."""
+    """Draw numbers below `count`; the probability of r is about 1 / (r + 1) / log(count)."""
     return (np.exp(random.random(size) * np.log(count + 1)) - 1).astype(np.int64)
 
 
@@ -54,7 +57,7 @@ def lexicon(random: np.random.Generator, script: Script) -> list[str]:
 
 
 def documents(megabytes: float, seed: int = 0) -> list[str]:
-    """Documents of one script each, the scripts in turns with equal shares of the bytes."""
+    """Return documents of one script each; the scripts take turns and have equal shares of the bytes."""
     random = np.random.default_rng(seed)
     texts: dict[str, list[str]] = {}
     for name, script in SCRIPTS.items():

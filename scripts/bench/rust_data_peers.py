@@ -1,8 +1,8 @@
-"""The engines that rust_data_tokenize.py compares, each run in a process of its own.
+"""The engines that rust_data_tokenize.py compares, each run in its own process.
 
-In memory: `ENCODERS[name](threads)` gives two functions, one that puts texts into the form the engine takes,
-which is not timed, and one that encodes them; `ids_of` makes one array of the result.
-End to end: `PIPELINES[name](parquet, out, threads)` writes uint16 tokens, one end-of-text token a document.
+In memory: `ENCODERS[name](threads)` returns two functions. The first, which is not timed, converts texts to the form
+that the engine takes; the second encodes them. `ids_of` converts the result to one array.
+End to end: `PIPELINES[name](parquet, out, threads)` writes uint16 tokens, with one end-of-text token a document.
 """
 
 import json
@@ -22,14 +22,14 @@ Functions = tuple[Callable[[list[bytes]], Any], Callable[[Any], Any]]
 
 
 def printable_alphabet() -> dict[int, str]:
-    """GPT-2's printable stand-in for each byte, in the order of the ids of single bytes."""
+    """Return GPT-2's printable character for each byte, in the order of the ids of single bytes."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in printable]
     return {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
 
 
 def tokenizer_json() -> Path:
-    """GPT-2 as a tokenizer.json without special tokens, made from the bundled merges."""
+    """Write GPT-2 as a tokenizer.json without special tokens, from the bundled merges, and return its path."""
     merges = (ASSETS / "vocab.bpe").read_text().splitlines()[1:]
     tokens = [*printable_alphabet().values(), *(merge.replace(" ", "") for merge in merges), "<|endoftext|>"]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -53,7 +53,7 @@ def tokenizer_json() -> Path:
 
 
 def tiktoken_encoding() -> Any:
-    """tiktoken's GPT-2 on the bundled merges."""
+    """Return tiktoken's GPT-2 encoding, made from the bundled merges."""
     import tiktoken
     from tiktoken_ext.openai_public import r50k_pat_str
 
@@ -77,7 +77,7 @@ def _gigatoken(threads: int) -> Functions:
 
     tokenizer = gigatoken.Tokenizer(str(tokenizer_json()))
 
-    # its fastest way: one buffer, split at a separator (empty documents are left out)
+    # its fastest input is one buffer that it splits at a separator (empty documents are left out)
     def source(texts: list[bytes]) -> Any:
         return gigatoken.BytesSource([SEPARATOR.join(texts)], separator=SEPARATOR)
 
@@ -117,7 +117,7 @@ ENCODERS = {
 
 
 def ids_of(name: str, result: Any) -> np.ndarray:
-    """The result of an encoder as one array."""
+    """Return the result of an encoder as one array."""
     if name == "gigatoken":
         import awkward
 
@@ -154,7 +154,7 @@ def _llmc_document(text: str) -> np.ndarray:
 
 
 def _pipeline_llmc(parquet: str, out: str, threads: int) -> None:
-    """The structure of llm.c's fineweb.py: a process pool over documents, then one array."""
+    """Tokenize like llm.c's fineweb.py, with a pool of processes over documents."""
     import multiprocessing
 
     import pyarrow.parquet as pq

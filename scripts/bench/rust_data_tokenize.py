@@ -1,12 +1,12 @@
-"""Tokenizer speed against its peers: fresh processes, interleaved rounds, medians, ids compared in the run.
+"""Compare the speed and the ids of the tokenizer with others: fresh processes, interleaved rounds, medians.
 
     python scripts/bench/rust_data_tokenize.py TEXT.parquet --rounds 5 --threads 1
     python scripts/bench/rust_data_tokenize.py TEXT.parquet --rounds 5 --threads 2 --end-to-end
 
-`cold` is the first pass over the text in a process; `steady` the last 40 % after the first 60 %, so new
-text with a warm cache. Times are of the wall, and of the process on the CPU, which other processes on the
-machine disturb less. Slow peers get a tenth of the text. End to end is the whole process, parquet to
-uint16 tokens on disk. Needs gigatoken, fastokens, tokenizers, tiktoken and pyarrow.
+`cold` is the first pass over the text in a process. `steady` is the last 40 % of the text after the first 60 %, so
+new text with a warm cache. Times are wall-clock time, and processor time, which other processes on the machine disturb
+less. Slow tokenizers get a tenth of the text. With --end-to-end, the whole process is timed, from parquet to uint16
+tokens on disk. Needs gigatoken, fastokens, tokenizers, tiktoken and pyarrow.
 """
 
 import argparse
@@ -33,7 +33,7 @@ RECYCLED_BYTES = 1 << 30
 
 
 def recycle_memory() -> None:
-    """Touches and frees memory, so that what a run allocates has been in use a moment before."""
+    """Touches and frees memory, so that the memory that a run allocates next was just in use."""
     with mmap.mmap(-1, RECYCLED_BYTES) as memory:
         memory.madvise(mmap.MADV_HUGEPAGE)
         for start in range(0, RECYCLED_BYTES, 4096):
@@ -41,7 +41,7 @@ def recycle_memory() -> None:
 
 
 def child(parquet: str, name: str, scenario: str, threads: int) -> dict[str, Any]:
-    """One timed pass in this process."""
+    """Makes one timed pass in this process and returns its measurements."""
     import pyarrow.parquet as pq
 
     texts = [text.encode() for text in pq.read_table(parquet, columns=["text"])["text"].to_pylist()]
@@ -65,7 +65,7 @@ def child(parquet: str, name: str, scenario: str, threads: int) -> dict[str, Any
 
 
 def pipeline(parquet: str, name: str, threads: int) -> dict[str, Any]:
-    """One whole process from parquet to tokens, timed from outside."""
+    """Runs one whole process from parquet to tokens, times it from outside, and returns the measurements."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "out"
         peers = str(Path(__file__).with_name("rust_data_peers.py"))
@@ -99,7 +99,7 @@ def measure(args: argparse.Namespace, name: str, scenario: str) -> dict[str, Any
 
 
 def report(results: dict[tuple[str, str], list[dict[str, Any]]], text_mb: float) -> bool:
-    """Prints a table and says whether all ids agree."""
+    """Prints a table and returns whether all ids agree."""
     print(f"{'scenario':<12}{'engine':<12}{'wall MB/s':>10}{'min':>7}{'max':>7}{'cpu MB/s':>10}{'runs':>6}  ids")
     same = True
     for (scenario, name), runs in results.items():

@@ -1,11 +1,11 @@
-"""Speed and memory of calibration and fit against the dense published procedure, in one run each.
+"""Measure speed and memory of calibration and fit against the published procedure with whole matrices.
 
     OMP_NUM_THREADS=1 python scripts/bench/saf.py calibration --lengths 1024 2048 --layers 2
     OMP_NUM_THREADS=1 python scripts/bench/saf.py growth --lengths 1024 2048 4096 8192
     OMP_NUM_THREADS=1 python scripts/bench/saf.py fit --length 4096 --heads 36
 
-Prints Markdown rows. The queries and keys are synthetic heads of the 124M shape (12 heads, width 64): a part shared by
-all sequences (positions, a sink), and a part of each sequence's own.
+Prints rows of a Markdown table. The queries and keys are synthetic, of 12 heads of width 64 as in the 124M model: they
+have a part that all sequences share (positions, a sink), and a random part for each sequence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 
 def queries_and_keys(T: int, num_heads: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """(N, T, H, D) each: rotary-like positions of random strength, a sink, and noise of random strength."""
+    """Return queries and keys, (N, T, H, D) each: position vectors, a sink, and noise, with random strengths a head."""
     generator = torch.Generator().manual_seed(seed)
     angle_TF = torch.arange(T)[:, None] / 10_000 ** (torch.arange(HEAD_DIM // 2) / (HEAD_DIM // 2))
     position_TD = torch.cat([angle_TF.sin(), angle_TF.cos()], dim=1)
@@ -50,7 +50,7 @@ def queries_and_keys(T: int, num_heads: int, seed: int = 0) -> tuple[Tensor, Ten
 
 
 def dense_capture(q_BTHD: Tensor, k_BTHD: Tensor) -> dict[str, Tensor]:
-    """The published procedure: whole probability matrices, a float64 mean merged by Chan's formula a sequence."""
+    """Compute the statistics as published: with whole matrices, merged into a float64 mean by Chan's formula."""
     B, T, H, D = q_BTHD.shape
     mean_HTT = torch.zeros(H, T, T, dtype=torch.float64)
     m2_H, plogp_H = torch.zeros(2, H, dtype=torch.float64)
@@ -108,14 +108,14 @@ def bench_growth(lengths: list[int]) -> None:
 
 
 def peak_memory(method: str, T: int) -> int:
-    """Bytes that a method adds to the peak of a fresh process that holds the queries and keys of one layer."""
+    """Return the bytes that a method adds to the memory of a new process with the queries and keys of one layer."""
     command = [sys.executable, __file__, "peak", "--method", method, "--length", str(T)]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def print_peak(method: str, T: int) -> None:
     function = attention_stats if method == "blocked" else dense_capture
-    # first use of every library outside the measurement
+    # a first call, so that the libraries that it loads are not measured
     function(*queries_and_keys(64, NUM_HEADS))
     q, k = queries_and_keys(T, NUM_HEADS)
     before = process_memory("VmRSS")
@@ -125,7 +125,7 @@ def print_peak(method: str, T: int) -> None:
 
 
 def process_memory(name: str) -> int:
-    """A line of Linux's /proc/self/status, in bytes."""
+    """Return the value of a line of Linux's /proc/self/status, in bytes."""
     match = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert match
     return int(match[1]) * 1024
@@ -159,7 +159,7 @@ def bench_fit(T: int, heads: int, dense_heads: int, dense_steps: int) -> None:
 
 
 def dense_adam(column_HT: Tensor, diagonal_HT: Tensor, neg_entropy_H: Tensor, steps: int) -> Tensor:
-    """The published dense fit, T x T logits a head, autograd, float32: its KL after some steps, nats a row."""
+    """Run the published fit, with T x T logits a head, autograd and float32; return its KL in nats a row."""
     H, T = column_HT.shape
     c_HT, d_HT = column_HT.float(), diagonal_HT.float()
     alpha_HT = torch.zeros(H, T, requires_grad=True)

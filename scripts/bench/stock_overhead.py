@@ -1,10 +1,11 @@
-"""Step time of our trainer against stock torchtitan: same model, data and seed, legs in ABBA order.
+"""Compare the step time of our trainer with stock torchtitan, with the same model, data and seed.
 
     python scripts/bench/stock_overhead.py DATA [--rounds 3] [--steps 60] [--ranks 2] [--section.key=value ...]
 
-DATA is a folder of shards with a vocabulary of at most 2048. Prints whether the losses are equal, the median step of
-each leg by two clocks, and the ratio ours / stock of neighbouring legs. `--model.fuse_qkv=false` compares our
-attention with torchtitan's separate projections.
+DATA is a folder of shards with a vocabulary of at most 2048. Runs are in the order stock, ours, ours, stock. The output
+says whether the losses are equal. It gives the median step time of each run, as wall-clock and as processor time, and
+the ratio ours / stock of neighbouring runs. `--model.fuse_qkv=false` compares our attention with torchtitan's separate
+projections.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ import tempfile
 from pathlib import Path
 
 HARNESS = Path(__file__).with_name("stock_run.py")
-# the first steps allocate and connect
+# the first steps are not counted, because they allocate memory and connect the ranks
 WARM_UP = 5
 CLOCKS = {"seconds": "wall", "cpu_seconds": "processor"}
 
 
 def leg(kind: str, data: Path, out: Path, steps: int, ranks: int, overrides: list[str]) -> dict[str, list]:
-    """One fresh launch; {"losses": bits, "seconds": per step}."""
+    """Launch one run and return its {"losses": [hex], "seconds": [float], "cpu_seconds": [float]}, one item a step."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", str(ranks)]
     launcher += ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0", str(HARNESS)]
     root = str(HARNESS.parents[2])

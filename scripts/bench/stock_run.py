@@ -1,10 +1,10 @@
-"""torchtitan's llama3 debug flavour on token shards, by the stock Trainer or by ours: same config, data and seed.
+"""Train torchtitan's llama3 debug flavor with the stock Trainer or with ours: same config, data and seed.
 
     torchrun --nproc_per_node 2 scripts/bench/stock_run.py stock|ours DATA OUT.json [STEPS [--section.key=value ...]]
 
-Writes the bits of every training loss, the seconds and the processor time of every step (first rank). Freezing is off,
-the QK ratio 1. DATA is a folder of shards with a vocabulary of at most 2048. With --model.fuse_qkv=false `ours` has our
-attention, and `stock` torchtitan's with separate projections.
+The first rank writes every training loss, to the last bit, and the seconds and the processor seconds of every step.
+Freezing is off and the QK ratio is 1. DATA is a folder of shards with a vocabulary of at most 2048. With
+--model.fuse_qkv=false, `ours` has our attention, and `stock` has torchtitan's with separate projections.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-# first: it must precede every other torchtitan module
+# must be imported before any torchtitan module
 from saf_titan import compat  # isort: skip
 
 import torch.distributed as dist
@@ -48,7 +48,7 @@ OVERRIDES = {
 
 
 def stock_spec(run: RunConfig) -> ModelSpec:
-    """The stock model of the same run, split into wq, wk and wv where ours is."""
+    """Return the stock model of the same run, with separate wq, wk and wv if ours has them."""
     model, shape = run.model, run.shape
     spec = titan_spec(model.family, model.flavor, shape, fuse_qkv=True, attention_backend="auto")
     if model.fuse_qkv:
@@ -63,7 +63,7 @@ def stock_spec(run: RunConfig) -> ModelSpec:
 
 
 def stock_config(ours: Any) -> Trainer.Config:
-    """The stock Trainer's config for the same run; two regex groups keep vectors from decaying."""
+    """Return the stock Trainer's config for the same run; one parameter group exempts vectors from weight decay."""
     kwargs = ours.optimizer.hyper_parameters
     shared = {
         field.name: getattr(ours, field.name)
@@ -91,7 +91,7 @@ def stock_config(ours: Any) -> Trainer.Config:
 
 
 def run(kind: str, data: Path, out: Path, steps: int, overrides: list[str]) -> None:
-    """Train ``steps`` steps and write {"losses": [hex], "seconds": [float], "cpu_seconds": [float]} to ``out``."""
+    """Train for ``steps`` and write {"losses": [hex], "seconds": [float], "cpu_seconds": [float]} to ``out``."""
     compat.ensure_launcher_environment()
     init_logger()
     words = [f"--{key}={value}" for key, value in OVERRIDES.items()]

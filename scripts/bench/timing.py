@@ -1,4 +1,4 @@
-"""Interleaved timing of alternatives in one process, and the line that says where it was done."""
+"""Interleaved timing of alternatives in one process, and a line that describes the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAMPLE_SECONDS = 0.02
 
 
 class Timing(NamedTuple):
-    """Seconds of one alternative: median, fastest sample, and spread (half the quartile distance over the median)."""
+    """Seconds of one alternative: median, fastest sample, and spread (half the interquartile range over the median)."""
 
     seconds: float
     fastest: float
@@ -33,7 +33,7 @@ def time_interleaved(
 ) -> dict[str, Timing]:
     """Time every alternative in every round, each second round in reverse order (ABBA), after one warm-up.
 
-    rounds: at least so many; short runs get more, up to `MANY_ROUNDS`, until `MIN_SECONDS` are over.
+    rounds: the least number of rounds; short runs get more, up to `MANY_ROUNDS`, until `MIN_SECONDS` are over.
     clock: "wall", or "cpu" for the processor time of this process, which a busy machine disturbs less (one thread).
     """
     now = _clock(device, clock)
@@ -53,7 +53,10 @@ def time_interleaved(
 
 
 def _repeats(run: Run, now: Callable[[], float]) -> int:
-    """Calls in a row that fill `SAMPLE_SECONDS`: a short run is not timed with the caches that another one left."""
+    """Return the number of calls that fill `SAMPLE_SECONDS`.
+
+    So a short run is not timed with the caches in the state in which another run has left them.
+    """
     start = now()
     run()
     if now() - start > 50 * SAMPLE_SECONDS:
@@ -64,7 +67,7 @@ def _repeats(run: Run, now: Callable[[], float]) -> int:
 
 
 def machine_line(device: torch.device) -> str:
-    """Processor or card, threads, versions."""
+    """Return processor or GPU, threads, and versions, as one line."""
     if device.type == "cuda":
         where = f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}"
     else:
@@ -99,7 +102,7 @@ def _peak_bytes(run: Run, device: torch.device) -> int | None:
 
 
 def process_peak_bytes() -> int:
-    """Largest resident size of this process so far."""
+    """Return the largest resident size of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -1,9 +1,9 @@
-"""Token shards with a small vocabulary, so that a small model spends its time on attention and not on logits.
+"""Make token shards with a small vocabulary, so that a small model spends its time on attention and not on logits.
 
     python scripts/reproduce/corpus.py TEXT.parquet --out outputs/small_corpus
 
-TEXT.parquet has a column text of 10 MB or more. The shards are in OUT/shards; what an earlier call has made is kept.
-Needs pyarrow, which the dev extras install, and tokenizers, which torchtitan brings.
+TEXT.parquet has a column "text" of 10 MB or more. The shards are written to OUT/shards, unless they exist already.
+Needs pyarrow, which the dev extras install, and tokenizers, which torchtitan installs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAMPLED_DOCUMENTS = 3000
 def make_corpus(text: Path, folder: Path) -> Path:
     """Train a byte-pair vocabulary on a sample of `text` (parquet, column "text") and tokenize all of it.
 
-    Returns the folder of the shards; what an earlier call has made is kept.
+    Returns the folder of the shards. Shards of an earlier call are kept.
     """
     shards = folder / "shards"
     if not (shards / "manifest.json").exists():
@@ -38,7 +38,7 @@ def make_corpus(text: Path, folder: Path) -> Path:
 
 
 def train_vocabulary(text: Path) -> Tokenizer:
-    """A byte-level BPE of `VOCAB_SIZE` tokens, from documents spread evenly over the file."""
+    """Train a byte-level BPE of `VOCAB_SIZE` tokens on documents spread evenly over the file."""
     documents = pq.read_table(text, columns=["text"])["text"].to_pylist()
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

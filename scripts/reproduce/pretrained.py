@@ -1,12 +1,11 @@
-"""Freeze heads of a pretrained model without any training: every selector and content, at several rates.
+"""Freeze heads of a pretrained model without any training, with several selectors and contents, at several rates.
 
     python scripts/reproduce/pretrained.py MODEL --stats STATS --replacement LOSSES --calibration TEXT \
         --text books=FILE --text wiki=FILE --out DIR
 
-STATS and LOSSES are what `python -m saf_titan.hf calibrate` (with --selector kl,output_error) and `... replacement`
-wrote.
-The losses are kept in DIR/losses.jsonl as they are measured, and an interrupted study goes on from there. Its last
-lines are the table, in Markdown.
+STATS is a file from `python -m saf_titan.hf calibrate --selector kl,output_error`, LOSSES one from `... replacement`.
+Each loss is written to DIR/losses.jsonl as it is measured, so that an interrupted study can go on. At the end a table
+in Markdown is printed.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ RATES = (0.1, 0.2, 0.3, 0.5)
 
 @dataclass(frozen=True)
 class Arm:
-    """A way to choose heads and to replace them."""
+    """One way to choose heads and to replace them."""
 
     name: str
     selector: str
@@ -65,7 +64,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--stats", type=Path, required=True)
     parser.add_argument("--replacement", type=Path, required=True)
-    parser.add_argument("--calibration", type=Path, required=True, help="the text that compensation is solved on")
+    parser.add_argument("--calibration", type=Path, required=True, help="the text from which weights are compensated")
     parser.add_argument("--text", action="append", required=True, metavar="NAME=FILE", help="held-out texts")
     parser.add_argument("--sequences", type=int, default=8, help="windows of each held-out text")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
@@ -110,7 +109,7 @@ def main() -> None:
 def _plans(
     calibration: Calibration, replacement: Path, rates: tuple[float, ...]
 ) -> Iterator[tuple[Arm, float, StaticPlan | None]]:
-    """Every arm at every rate, ordinary attention first."""
+    """Yield (arm, rate, plan): first ordinary attention, without a plan, then every arm at every rate."""
     yield Arm("ordinary", "none"), 0.0, None
     losses = [json.loads(line) for line in replacement.read_text().splitlines()][1:]
     scores_LH = torch.full(calibration.live_LH.shape, math.nan, dtype=torch.float64)
@@ -131,7 +130,7 @@ def _plans(
 
 
 def _table(known: dict[tuple[str, float, str], float], texts: list[str], rates: tuple[float, ...]) -> Iterator[str]:
-    """The change of perplexity in percent, a row an arm."""
+    """Yield the lines of a table of the change of perplexity, in percent, with a row for each arm."""
     ordinary = {name: known["ordinary", 0.0, name] for name in texts}
     yield "ordinary attention: " + ", ".join(
         f"{name} {loss:.4f} nat (perplexity {math.exp(loss):.2f})" for name, loss in ordinary.items()

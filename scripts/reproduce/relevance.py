@@ -1,24 +1,26 @@
-"""Train a small decoder on a task with word-level relevance at several QK ratios: one command, one table.
+"""Train a small decoder on a task with word-level relevance at several QK ratios, and print a table.
 
     python scripts/reproduce/relevance.py --task agreement --qk-ratio 1 10 100 --seeds 3
     python scripts/reproduce/relevance.py --task sva|squad|hatexplain|eraser --data FILE --qk-ratio 1 10 100 --seeds 3
 
 The decoder reads words and predicts the label after the last one. The learning rate of wq and wk is the ratio times
-that of the other matrices. Printed over seeds, mean and deviation, on held-out examples:
+that of the other matrices. The columns of the table are means and standard deviations over seeds, on held-out examples:
 
     accuracy, NLL    of the label among all labels
-    mass, AC, ACMC   attention of the last layer's heads (their mean) from the last word to the relevant words: mean,
-                     share of examples with at least 0.5, and of those that also give the right label at least 0.5
-    AC+1             AC with the word after each relevant word counted too: a lower layer can carry a word there
-    peak             the largest attention of the row, wherever it is
+    mass             attention from the last word to the relevant words, averaged over the heads of the last layer
+    AC               share of examples whose mass is at least 0.5
+    ACMC             share of examples whose mass and whose probability of the right label are at least 0.5
+    AC+1             AC with the word after each relevant word counted too, because a lower layer can move a word there
+    peak             the largest attention to any one word
     suff., compr.    ERASER's sufficiency (low is good) and comprehensiveness (high is good) of the relevant words
-    AOPC s., c.      the same for the words of highest attention, mean over 1, 5, 10, 20, 50 % of the words
+    AOPC s., c.      the same for the words of highest attention, averaged over 1, 5, 10, 20, 50 % of the words
 
 A run ends when the mean training loss of the last 20 batches is below --stop-loss, so that ratios are compared at an
 equal loss, or after --steps.
 
-All ratios of a seed start from the same weights and read the same batches. A second table therefore pairs them: the
-value at a ratio minus that at the first ratio, mean and standard error over seeds, and in how many seeds it is above 0.
+All ratios of a seed start from the same weights and read the same batches. So a second table gives paired differences:
+the value at a ratio minus that at the first ratio (mean and standard error over seeds), and the number of seeds in
+which the difference is above 0.
 """
 
 from __future__ import annotations
@@ -56,21 +58,21 @@ COLUMNS = ("accuracy", "NLL", "mass", "AC", "ACMC", "AC+1", "peak", "suff.", "co
 
 @dataclass(frozen=True)
 class Encoded:
-    """Examples as tensors: B examples, T words; shorter examples are padded at the right, where nobody sees it."""
+    """B examples of T words as tensors; shorter ones are padded at the right, which causal attention does not see."""
 
     tokens_BT: Tensor
     rows_B: Tensor
-    """The last word of each example."""
+    """The position of the last word of each example."""
     relevant_BT: Tensor
     label_B: Tensor
-    """Index into the labels."""
+    """The label of each example, as an index into `Vocabulary.labels`."""
 
     def __getitem__(self, index: Tensor) -> Encoded:
         return Encoded(self.tokens_BT[index], self.rows_B[index], self.relevant_BT[index], self.label_B[index])
 
 
 class Vocabulary:
-    """Words of the training examples, labels first; a word that they do not hold is <unk>."""
+    """The labels, then the words of the training examples; any other word becomes <unk>."""
 
     def __init__(self, examples: Sequence[Example]) -> None:
         self.labels = sorted({example.label for example in examples})
@@ -96,7 +98,7 @@ class Vocabulary:
 
 
 def train(vocabulary: Vocabulary, data: Encoded, ratio: float, seed: int, args: argparse.Namespace) -> tuple[GPT, int]:
-    """Return a decoder trained at one ratio, and the steps that took."""
+    """Return a decoder trained at one ratio, and the number of steps."""
     torch.manual_seed(seed)
     width = args.width
     shape = ModelShape(
@@ -149,7 +151,7 @@ def train(vocabulary: Vocabulary, data: Encoded, ratio: float, seed: int, args: 
 
 
 def measure(model: GPT, vocabulary: Vocabulary, data: Encoded) -> dict[str, float]:
-    """The columns of the table, on held-out examples; those of attention on examples with known relevance."""
+    """Return the columns of the table; those about attention are measured on examples with known relevance only."""
     attentions = [layer.attention for layer in model.layers.values()]
     labels = list(range(len(vocabulary.labels)))
     predict = label_predictor(model, data.tokens_BT, data.rows_B, labels=labels)
@@ -186,7 +188,7 @@ def measure(model: GPT, vocabulary: Vocabulary, data: Encoded) -> dict[str, floa
 
 
 def next_word_too(relevant_BT: Tensor) -> Tensor:
-    """The relevant words and the word after each."""
+    """Return a mask of the relevant words and the word after each."""
     moved_BT = relevant_BT.roll(1, 1)
     moved_BT[:, 0] = False
     return relevant_BT | moved_BT
@@ -197,10 +199,10 @@ def chunks(data: Encoded, size: int) -> list[Encoded]:
 
 
 def load(args: argparse.Namespace) -> tuple[list[Example], list[Example]]:
-    """Training and held-out examples; of a file, every tenth example is held out."""
+    """Return training and held-out examples; every tenth example of a file is held out."""
     if args.task == "agreement":
         if args.data is not None:
-            raise SystemExit("--data: --task agreement is generated and reads no file; leave --data out")
+            raise SystemExit("--data: --task agreement generates its examples and reads no file; leave --data out")
         return agreement(args.examples, seed=0), agreement(args.test_examples, seed=1)
     if args.data is None:
         raise SystemExit(f"--data: --task {args.task} reads a published file; give its path")
@@ -270,7 +272,7 @@ def main() -> None:
 
 
 def table(found: dict[float, list[dict[str, float]]]) -> list[str]:
-    """Lines of a table with a row for each ratio: mean and standard deviation over seeds."""
+    """Return the lines of a table of means and standard deviations over seeds, with a row for each ratio."""
 
     def cell(name: str, seeds: list[dict[str, float]]) -> str:
         values, digits = [seed[name] for seed in seeds], 0 if name == "steps" else 3
@@ -282,7 +284,7 @@ def table(found: dict[float, list[dict[str, float]]]) -> list[str]:
 
 
 def paired_table(found: dict[float, list[dict[str, float]]]) -> list[str]:
-    """Lines of a table of differences to the first ratio: mean, standard error, and seeds in which it is above 0."""
+    """Return the lines of a table of differences to the first ratio: mean, standard error, seeds with one above 0."""
     first, *others = found
 
     def cell(name: str, ratio: float) -> str:

@@ -70,7 +70,7 @@ def test_mistakes_name_the_group_and_the_key(word: str, message: str) -> None:
     ("table", "message"),
     [
         ("factor = 2\n", "a group needs match"),
-        ('match = "qk"\nlr = 2\n', "lr is no key of a group"),
+        ('match = "qk"\nlr = 2\n', "lr is not a key of a group"),
         ('match = "qk"\nfactor = "2"\n', 'factor = "2": must be a number'),
     ],
 )

@@ -121,7 +121,7 @@ def test_matrices_show_their_size() -> None:
     text = describe(
         load_config(ROOT / "configs" / "124m_4k_saf25.toml", ["--saf.content=sharp", "--saf.max_dense_gib=3"])
     )
-    assert "T x T matrices: 2.25 GiB" in text
+    assert "T x T matrices, 2.25 GiB" in text
 
 
 def test_calibration_sequences_that_ranks_do_not_divide() -> None:
@@ -139,5 +139,5 @@ def test_batches_of_calibration_show_what_they_keep() -> None:
         (1, "4.50 GiB (none with saf.calibration_batch_size = 32)"),
         (2, "2.25 GiB (none"),
     ):
-        assert f"keeps queries and keys of all layers: {expected}" in describe(config, world_size)
-    assert "keeps queries and keys" not in describe(config, 4)
+        assert f"keeps the queries and keys of all layers, {expected}" in describe(config, world_size)
+    assert "keeps the queries and keys" not in describe(config, 4)

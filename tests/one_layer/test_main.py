@@ -91,7 +91,7 @@ def test_results_that_cannot_be_written_are_known_before_training(
     # an endless training, if it began
     for command in ("train", "figure2", "sweep"):
         assert main([command, "--max-steps", "1000000000", "--until-loss", "1e-12", "--out", str(file)]) == 2
-        assert capsys.readouterr().err == f"error: --out {file}: a file is in the way; name a folder\n"
+        assert capsys.readouterr().err == f"error: --out {file}: a part of this path is a file; name a folder\n"
     assert main(["train", "--max-steps", "1000000000", "--until-loss", "1e-12", "--out", str(file / "x")]) == 2
 
 
@@ -102,5 +102,5 @@ def test_equal_models_are_said(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note:")]
     assert notes == [
         "note: --seed has no effect with --aligned and --optimizer gd, where nothing is drawn",
-        "note: 2 equal models are trained, because nothing is drawn",
+        "note: all 2 seeds give the same model, because nothing is drawn",
     ]

@@ -115,7 +115,7 @@ def test_mistakes_are_named() -> None:
         heads(x_BTC, nn.Linear(C, 70))
     with pytest.raises(ValueError, match=r"must be torch.nn.Linear, one or three of them, got Identity"):
         heads(x_BTC, nn.Identity())
-    with pytest.raises(ValueError, match=r"matrices are for runs of saf_titan.train alone"):
+    with pytest.raises(ValueError, match=r"matrices work only in runs of saf_titan.train"):
         heads.set_dense((0,), torch.eye(T)[None])
     heads.set_static((0,), torch.zeros(1, T - 1), torch.zeros(1, T - 1))
     with pytest.raises(ValueError, match=f"T={T} exceeds T_fit={T - 1}"):

@@ -69,7 +69,7 @@ def test_a_backend_that_cannot_run_is_refused_with_those_that_can(
     text = str(error.value)
     assert text.startswith('[model] attention_backend = "fused": ')
     assert message in text
-    assert text.endswith("here, take auto or naive or split")
+    assert text.endswith("choose auto or naive or split")
     for other in ("auto", "naive", "split"):
         require_backend(load_config(None, [*options, f"--model.attention_backend={other}"]), device_type)
 
@@ -78,7 +78,7 @@ def test_on_a_gpu_without_triton_only_the_naive_backend_runs(monkeypatch: pytest
     monkeypatch.setattr(op, "HAS_TRITON", False)
     for backend in ("auto", "split", "fused"):
         run = load_config(None, [f"--model.attention_backend={backend}"])
-        with pytest.raises(ConfigError, match=r"needs the package triton on a GPU.*here, take naive"):
+        with pytest.raises(ConfigError, match=r"needs the package triton on a GPU.*choose naive"):
             require_backend(run, "cuda")
         require_backend(run, "cpu")
 

@@ -31,8 +31,11 @@ def test_every_key_is_decided_and_every_entry_is_a_key() -> None:
         ("--debug.seed=7", "debug.seed was "),
         ("--data.seed=7", "data.seed was 1337 and is 7 (the windows would come in another order)"),
         ("--training.seq_len=128", "training.seq_len was 256 and is 128"),
-        ("--model.num_layers=2", "model.num_layers was 4 and is 2 (the weights are of that model)"),
-        ("--optimizer.name=SGD", 'optimizer.name was "AdamW" and is "SGD" (the moments are those of that optimizer)'),
+        ("--model.num_layers=2", "model.num_layers was 4 and is 2 (the saved weights are of the old model)"),
+        (
+            "--optimizer.name=SGD",
+            'optimizer.name was "AdamW" and is "SGD" (the saved moments are of the old optimizer)',
+        ),
     ],
 )
 def test_what_makes_another_run_is_refused_with_the_remedy(word: str, said: str) -> None:

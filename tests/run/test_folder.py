@@ -60,8 +60,8 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(tmp_path: Path) ->
     opening = open_folder(run(tmp_path / "run", "--debug.seed=8"))
     assert opening.nothing_to_do is None
     assert [line.partition(" ")[2] for line in opening.lines] == [
-        "is unfinished (a save was cut short) and is not used; it goes when later checkpoints replace it",
-        "holds an earlier run without a checkpoint to go on from: this one starts anew",
+        "is incomplete (a save was cut short) and is not used; it is removed once newer checkpoints replace it",
+        "holds an earlier run without a checkpoint, so this run starts from the beginning",
     ]
 
 
@@ -88,4 +88,4 @@ def test_metrics_of_an_earlier_run_are_kept_beside(tmp_path: Path) -> None:
 def test_a_step_to_keep_that_is_gone_is_said(tmp_path: Path) -> None:
     leave_run(tmp_path / "run", 150)
     (line,) = open_folder(run(tmp_path / "run", "--checkpoint.keep_steps=[75, 150, 225]")).lines[:1]
-    assert line == "checkpoint.keep_steps: the run is past step 75, and its checkpoint is not there any more"
+    assert line == "checkpoint.keep_steps: the run is past step 75, and the checkpoint of that step no longer exists"

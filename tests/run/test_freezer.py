@@ -47,7 +47,7 @@ def test_a_freeze_is_due_from_its_step_on() -> None:
 def test_the_gradient_selector_must_have_seen_a_step() -> None:
     model, optimizer, made = freezer(selector="qk_gradient")
     assert made.rate_due(3) is None
-    with pytest.raises(ValueError, match=r"checkpoint of step 4, where .* set saf.step to 24 or so"):
+    with pytest.raises(ValueError, match=r"checkpoint of step 4, where .* set saf.step to about 24"):
         made.rate_due(4)
     # as on a resume: the average is part of the state
     model[0](torch.randn(2, T, C), None).square().sum().backward()

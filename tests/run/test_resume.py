@@ -65,7 +65,7 @@ def test_a_plan_that_fits(tmp_path: Path, words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("matrix", "fuse_qkv", "message"),
-    [("wqkv", "false", "one fused wqkv, and model.fuse_qkv = false"), ("wk", "true", "separate wq, wk and wv, and")],
+    [("wqkv", "false", "one fused wqkv, but model.fuse_qkv = false"), ("wk", "true", "separate wq, wk and wv, but")],
 )
 def test_moments_of_other_projections(tmp_path: Path, matrix: str, fuse_qkv: str, message: str) -> None:
     words = (*LLAMA, f"--model.fuse_qkv={fuse_qkv}")

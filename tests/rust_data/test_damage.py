@@ -181,7 +181,7 @@ def test_damaged_manifests_are_named(tmp_path: Path) -> None:
 def test_verify_compares_something(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", ["one two three four five"])
     tokenize([str(source)], tmp_path / "out", shard_tokens=3)
-    with pytest.raises(ValueError, match="no whole document within 65536 tokens of a sampled place"):
+    with pytest.raises(ValueError, match="no whole document was found within 65536 tokens of a sampled position"):
         verify(tmp_path / "out")
     with pytest.raises(ValueError, match="documents=0: must be in 1"):
         verify(tmp_path / "out", num_documents=0)
@@ -326,7 +326,7 @@ def test_inspect_checks_the_digest(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "the manifest says" in capsys.readouterr().err
     assert inspect_main([str(tmp_path / "out"), "--no-digest"]) == 0
     assert inspect_main([str(shard), "--no-digest"]) == 1
-    assert "a file alone has no digest" in capsys.readouterr().err
+    assert "a single file has no manifest" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_inspect_checks_the_digest(tmp_path: Path, capsys: pytest.CaptureFixture
         (["tokenizer", "sha256"], None, r"tokenizer\.sha256 is None, expected a text"),
         (["splits"], {}, r"splits\.train is missing"),
         (["splits", "val"], None, r"splits\.val is None"),
-        (["splits", "train", "shards"], [], r"splits\.train\.tokens is 3, and the tokens of its shards"),
+        (["splits", "train", "shards"], [], r"splits\.train\.tokens is 3, but the tokens of its shards"),
         (["splits", "train", "shards", 0, "tokens"], True, r"shards\[0\]\.tokens is True, expected a number"),
         (["splits", "train", "shards", 0, "file"], "../a", "expected the name of a file in the same"),
         (["sources"], [None], r"sources\[0\] is None"),

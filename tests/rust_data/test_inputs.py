@@ -260,7 +260,7 @@ def test_nanogpt_s_form_on_the_command_line(tmp_path: Path, capsys: pytest.Captu
     assert main(arguments) == 1
     assert main([*arguments, "--resume"]) == 0
     assert inspect_main([str(tmp_path / "out")]) == 1
-    assert "nanoGPT's form" in capsys.readouterr().err
+    assert "nanoGPT's format" in capsys.readouterr().err
 
 
 def test_the_dry_run_refuses_what_the_run_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -227,7 +227,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert np.load(tmp_path / "one.npz")["inputs"].shape == (5, 64)
     assert main([*settings, "--preview"]) == 0
     assert main([*settings, "--preview", "--no-fillers"]) == 1
-    assert "--no-fillers goes with --zoology" in capsys.readouterr().err
+    assert "--no-fillers works only with --zoology" in capsys.readouterr().err
     assert main([*settings, "--split", "train=5", "--out", str(tmp_path / "zero"), "--shard-rows", "0"]) == 1
     assert "shard_rows=0" in capsys.readouterr().err
     assert main(settings) == 1

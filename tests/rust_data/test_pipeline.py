@@ -199,7 +199,7 @@ def test_parts_that_are_not_those_of_one_job(folder: Path, tmp_path: Path, gpt2:
     refused("train_000001.bin: missing", lambda parts: (parts / "part-00002-of-00004/train_000001.bin").unlink())
     refused("takes the whole corpus", val_tokens=10**9)
     refused("shard_tokens=0", shard_tokens=0)
-    refused("the parts are of tokenizer gpt2", tokenizer=Tokenizer(tmp_path / "tokenizer.json"))
+    refused("the parts were written with tokenizer gpt2", tokenizer=Tokenizer(tmp_path / "tokenizer.json"))
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus/train_000000.bin").write_bytes(b"mine")
     with pytest.raises(ValueError, match="train_000000"):

@@ -201,7 +201,7 @@ def test_tiktoken_file(tmp_path: Path, gpt2: Tokenizer) -> None:
     loaded = Tokenizer(path)
     assert (loaded.name, loaded.sha256, loaded.splitter) == ("r50k_base", gpt2.sha256, "native")
     path.write_text("".join(lines[:-1]))
-    with pytest.raises(ValueError, match="ranks without a pattern"):
+    with pytest.raises(ValueError, match="holds no pattern for others"):
         Tokenizer(path)
 
 

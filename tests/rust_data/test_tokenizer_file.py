@@ -63,7 +63,7 @@ def test_the_file_of_another_tokenizer_is_not_overwritten(
     source = str(write_jsonl(tmp_path / "a.jsonl", TEXTS))
     arguments = [source, "--out", str(tmp_path / "out"), "--tokenizer", str(file), "--val-tokens", "0"]
     assert main([*arguments, *(["--dry-run"] if dry_run else [])]) == 1
-    assert "out/tokenizer.json: is not the tokenizer " in capsys.readouterr().err
+    assert "out/tokenizer.json: is another tokenizer than " in capsys.readouterr().err
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["tokenizer.json"]
     assert (tmp_path / "out/tokenizer.json").read_bytes() == before
 

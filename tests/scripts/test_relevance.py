@@ -77,7 +77,7 @@ def test_a_file_and_a_loss_to_stop_at(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--task", "agreement", "--data", "x"], "is generated and reads no file"),
+        (["--task", "agreement", "--data", "x"], "generates its examples and reads no file"),
         (["--task", "squad"], "give its path"),
         (["--task", "squad", "--data", "gone.json"], "gone.json"),
     ],

@@ -1,7 +1,7 @@
-"""A small GPT in the shape that nanoGPT's users know: one fused c_attn, learned positions, tied embeddings.
+"""A small GPT like nanoGPT's, with one fused c_attn, learned positions and tied embeddings.
 
-Lines that end in "# SAF" are what Selective Attention Freezing adds; `self.heads(...)` stands where the split into
-queries, keys and values, scaled_dot_product_attention and the joining of the heads would stand.
+Selective Attention Freezing adds the lines that end in "# SAF". `self.heads(...)` replaces the split into queries, keys
+and values, scaled_dot_product_attention and the joining of the heads.
 """
 
 from dataclasses import dataclass

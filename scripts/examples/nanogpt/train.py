@@ -1,11 +1,11 @@
-"""A training loop in nanoGPT's shape: DistributedDataParallel, GradScaler, gradient accumulation, one checkpoint file.
+"""A training loop like nanoGPT's: DistributedDataParallel, GradScaler, gradient accumulation, one checkpoint file.
 
     python scripts/examples/nanogpt/train.py --data DIR --out_dir out    # DIR: train.bin and val.bin, uint16
     torchrun --nproc_per_node 2 scripts/examples/nanogpt/train.py --data DIR --out_dir out
     python scripts/examples/nanogpt/train.py --data DIR --out_dir out --resume   # before or after the freeze
 
-Lines that end in "# SAF" are what Selective Attention Freezing adds, here and in model.py: ten in all. Saving and
-resuming need none, because the static heads are part of the model's state dict.
+Selective Attention Freezing adds the lines that end in "# SAF", ten in this file and model.py together. Save and resume
+need none, because the static heads are part of the model's state dict.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def main(argv=None):
     autocast = torch.autocast(device_type, getattr(torch, args.dtype)) if is_mixed else contextlib.nullcontext()
 
     def get_batch(split, number):
-        """Windows that depend on the number of the step and the rank alone, so that a resumed run sees the same."""
+        """Return windows that depend only on `number` and the rank, so that a resumed run reads the same ones."""
         data = np.memmap(args.data / f"{split}.bin", dtype=np.uint16, mode="r")
         generator = torch.Generator().manual_seed(args.seed + number * world_size + rank)
         starts = torch.randint(len(data) - args.block_size, (args.batch_size,), generator=generator).tolist()
