@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from saf_titan.heads.names import head_name
+from saf_titan.ops.static_mix.planner import device_obstacle
 from saf_titan.own_loop.heads import FreezableHeads
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.calibrate.calibration import Calibration
@@ -42,8 +43,8 @@ class Freezer:
             optimizer: its moments of static heads become zero, as their weights do.
             settings: those of `PlanSettings`: rate, selector, content, max_fit_kl, ...
 
-        Raises ValueError for a model without such layers or with sharded parameters, for settings out of range, and for
-        selectors that need more than queries and keys.
+        Raises ValueError for a model without such layers or with sharded parameters, on a device where static heads
+        cannot be mixed, for settings out of range, and for selectors that need more than queries and keys.
         """
         self.layers = [module for module in model.modules() if isinstance(module, FreezableHeads)]
         if not self.layers:
@@ -52,6 +53,10 @@ class Freezer:
             raise ValueError(
                 "the parameters are sharded, as by FSDP: wrap in DistributedDataParallel, or use saf_titan.train"
             )
+        # asked here, because heads are mixed only after the freeze, which may be days later
+        for device_type in sorted({parameter.device.type for parameter in model.parameters()}):
+            if (obstacle := device_obstacle("auto", device_type)) is not None:
+                raise ValueError(f"static mixing {obstacle}; install it, or train without a freeze")
         self._settings = PlanSettings(**settings)
         selector = SELECTORS[self._settings.selector]
         if selector.measure is not None or selector.watches_gradients:
