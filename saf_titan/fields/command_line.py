@@ -6,9 +6,12 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from saf_titan.fields.convert import Mismatch, convert, describe, takes_text
+from saf_titan.fields.places import require_input, require_input_file
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,6 +44,29 @@ def value_of(hint: object) -> Callable[[str], Any]:
     return read
 
 
+def input_file(needed: str) -> Callable[[str], Path]:
+    """Return a reader of one word as a file that can be read, so that a missing one is known before any work.
+
+    needed: what to give, for the error, such as "a UTF-8 text".
+    """
+    return lambda text: _input(text, partial(require_input_file, needed=needed))
+
+
+def input_place(needed: str) -> Callable[[str], Path]:
+    """Return a reader of one word as a file or a folder that can be read; see `input_file`."""
+    return lambda text: _input(text, partial(require_input, needed=needed))
+
+
+def _input(text: str, require: Callable[[Path], None]) -> Path:
+    path = Path(text)
+    try:
+        require(path)
+    except ValueError as error:
+        # argparse puts the name of the option before it
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return path
+
+
 def note_unused(args: argparse.Namespace, names: Sequence[str], reason: str) -> None:
     """Say in one line which of the options `names` were given another value than their default without any effect.
 
@@ -52,11 +78,17 @@ def note_unused(args: argparse.Namespace, names: Sequence[str], reason: str) -> 
 
 
 def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
-    """Call the function `run` of the chosen command; after one line, return 2 for whatever the user can mend."""
+    """Call the function `run` of the chosen command and return its status.
+
+    After one line, return 2 for whatever the user can mend, and 130, as shells have it, for Ctrl-C.
+    """
     try:
         args = parser.parse_args(argv)
         status: int = args.run(args)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
     return status
