@@ -20,6 +20,7 @@ from saf_titan.ops.static_mix.planner import device_obstacle
 from saf_titan.own_loop.heads import FreezableHeads
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.calibrate.calibration import Calibration
+from saf_titan.saf.calibrate.model_identity import WEIGHTS, weights_digest
 from saf_titan.saf.install.guard import guard_heads
 from saf_titan.saf.install.install import moments
 from saf_titan.saf.plan.agreement import require_agreement
@@ -106,7 +107,7 @@ class Freezer:
         was_training = self._model.training
         self._model.eval()
         try:
-            calibration = calibrate(self.layers, batches, forward)
+            calibration = calibrate(self.layers, batches, forward).of_model(self._identity())
         finally:
             self._model.train(was_training)
         settings = self._settings if rate is None else dataclasses.replace(self._settings, rate=rate)
@@ -125,6 +126,13 @@ class Freezer:
             layer.projections = ()
         self.calibration = calibration
         return plan
+
+    def _identity(self) -> dict[str, Any]:
+        """What tells the model from others, for the files of a freeze; known once a forward was captured."""
+        one = self.layers[0]
+        sizes = {"num_layers": len(self.layers), "num_heads": one.num_heads, "num_kv_heads": one.num_kv_heads}
+        weights = (projection.weight for layer in self.layers for projection in layer.projections)
+        return {**sizes, WEIGHTS: weights_digest("projections", weights)}
 
     def __str__(self) -> str:
         """Static heads, for a log line."""
