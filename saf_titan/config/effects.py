@@ -1,7 +1,7 @@
 """Keys whose value changes nothing beside the other values of a run, so that a run can say so at its start.
 
-A value that contradicts another one is refused (`checks.py`). A value that is only not read is none: a study switches
-the freeze off in one arm and keeps the keys of its base configuration. Such keys are noted.
+A value that contradicts another one is refused (`checks.py`). A value that is merely not read is no contradiction: a
+study switches the freeze off in one arm and keeps the keys of its base configuration. Such keys are named in the log.
 """
 
 from __future__ import annotations
