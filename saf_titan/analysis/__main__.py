@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from saf_titan.fields.command_line import Parser, note_unused, run_command, value_of
+from saf_titan.fields.places import require_input_file
 from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE, Range
 
 if TYPE_CHECKING:
@@ -162,8 +163,10 @@ def report(args: argparse.Namespace) -> int:
 
 def _open(args: argparse.Namespace) -> tuple[AnalysedDecoder, Excerpts]:
     """The model, and the sequences of the text file."""
-    if not args.text.is_file():
-        raise ValueError(f"{args.text} does not exist or is no file: give a UTF-8 text")
+    try:
+        require_input_file(args.text, "a UTF-8 text")
+    except ValueError as error:
+        raise ValueError(f"--text: {error}") from error
     from saf_titan.generate.opened import open_decoder
 
     decoder = open_decoder(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,14 +25,6 @@ class Excerpts:
     source: str
     opening: tuple[int, ...] = ()
     """The ids before every sequence: a model that was trained with <bos> before each text is another one without."""
-
-
-def read_utf8(path: Path) -> str:
-    """Return the text of a file; ValueError if it is no UTF-8."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
 def cut_excerpts(

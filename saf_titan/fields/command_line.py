@@ -6,9 +6,12 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from saf_titan.fields.convert import Mismatch, convert, describe, takes_text
+from saf_titan.fields.places import require_input, require_input_file
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,6 +44,29 @@ def value_of(hint: object) -> Callable[[str], Any]:
     return read
 
 
+def input_file(needed: str) -> Callable[[str], Path]:
+    """Return a reader of one word as a file that can be read, so that a missing one is known before any work.
+
+    needed: what to give, for the error, such as "a UTF-8 text".
+    """
+    return lambda text: _input(text, partial(require_input_file, needed=needed))
+
+
+def input_place(needed: str) -> Callable[[str], Path]:
+    """Return a reader of one word as a file or a folder that can be read; see `input_file`."""
+    return lambda text: _input(text, partial(require_input, needed=needed))
+
+
+def _input(text: str, require: Callable[[Path], None]) -> Path:
+    path = Path(text)
+    try:
+        require(path)
+    except ValueError as error:
+        # argparse puts the name of the option before it
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return path
+
+
 def note_unused(args: argparse.Namespace, names: Sequence[str], reason: str) -> None:
     """Print one line that lists the options out of `names` that were changed from their default but have no effect.
 
@@ -54,7 +80,7 @@ def note_unused(args: argparse.Namespace, names: Sequence[str], reason: str) -> 
 def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     """Call the function `run` of the chosen command and return its exit status.
 
-    ValueError and OSError become one line on stderr and status 2.
+    What the user can correct becomes one line on stderr and status 2. Ctrl-C gives status 130, as in shells.
     """
     try:
         args = parser.parse_args(argv)
@@ -62,4 +88,7 @@ def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> 
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
     return status

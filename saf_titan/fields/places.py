@@ -1,8 +1,40 @@
-"""Checks of the path that a command will write to, made before its work begins."""
+"""Checks of the paths that a command will read and write, made before its work begins."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+from saf_titan.fields.errors import nearest
+
+
+def require_input(path: Path, needed: str) -> None:
+    """ValueError unless a file or folder is there and may be read.
+
+    needed: what to give in its place, for the error, such as "a folder of token shards".
+    """
+    if not path.exists():
+        entries = path.parent.iterdir() if path.parent.is_dir() else ()
+        match = nearest(path.name, sorted(entry.name for entry in entries))
+        meant = f"; did you mean {path.with_name(match)}?" if match else ""
+        raise ValueError(f"{path} does not exist: give {needed}{meant}")
+    if not os.access(path, os.R_OK):
+        raise ValueError(f"{path} may not be read: change its permissions, or give {needed}")
+
+
+def require_input_file(path: Path, needed: str) -> None:
+    """The same of a file."""
+    require_input(path, needed)
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: give {needed}")
+
+
+def read_utf8(path: Path) -> str:
+    """Return the text of a file, without a byte order mark; ValueError if it is no UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start})") from error
 
 
 def require_new_folder(out: Path) -> None:
@@ -26,4 +58,8 @@ def _require_no_file_above(out: Path) -> None:
         if folder.exists():
             if not folder.is_dir():
                 raise ValueError(f"{out} cannot be written: {folder} is a file; choose another place")
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise ValueError(
+                    f"{out} cannot be written: {folder} is read-only; change its permissions, or choose another place"
+                )
             return

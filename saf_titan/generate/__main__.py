@@ -4,8 +4,9 @@
     python -m saf_titan.generate RUN_DIR/checkpoint/step-300 --prompts prompts.txt --temperature 0.8 --top-k 50
     python -m saf_titan.generate HF_DIR --prompt "The history of" --max-new-tokens 200 --stream
 
-A run's folder stands for its newest checkpoint. HF_DIR is a folder of transformers, for example one that
-`python -m saf_titan.hf freeze` wrote, or a .gguf file. The texts go to standard output, all messages to standard error.
+A run's folder, or RUN_DIR/checkpoint, stands for the newest checkpoint. HF_DIR is a folder of transformers, for
+example one that `python -m saf_titan.hf freeze` wrote, or a .gguf file. The texts go to standard output, all messages
+to standard error.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
-from saf_titan.fields.command_line import Parser, note_unused, run_command, value_of
+from saf_titan.fields.command_line import Parser, input_file, note_unused, run_command, value_of
+from saf_titan.fields.places import read_utf8
 from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ def _write_by_transformers(args: argparse.Namespace, prompts: list[str], samplin
             raise ValueError(f"{option} is for checkpoints of this trainer, but {args.path} is a model of transformers")
     note_unused(args, ["batch_size"], "on a model of transformers, which writes one text after the other")
     model = TransformersModel(args.path, args.dtype)
-    model.require_length(prompts, args.max_new_tokens)
+    model.require_prompts(prompts, args.max_new_tokens)
     if model.model.plan is not None:
         print(f"{len(model.model.plan.heads)} static heads", file=sys.stderr)
     for number, prompt in enumerate(prompts):
@@ -153,10 +155,7 @@ class _GrowingText:
 def _read_prompts(args: argparse.Namespace) -> list[str]:
     if args.prompt is not None:
         return [args.prompt]
-    try:
-        text = args.prompts.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{args.prompts} is not UTF-8 text ({error.reason} at byte {error.start})") from error
+    text = read_utf8(args.prompts)
     # split at line feeds only: splitlines would split a prompt at other separators as well
     prompts: list[str] = text.removesuffix("\n").split("\n")
     if not text:
@@ -177,7 +176,8 @@ def parser() -> argparse.ArgumentParser:
     main.add_argument("path", type=Path, metavar="CHECKPOINT|DIR")
     given = main.add_mutually_exclusive_group(required=True)
     given.add_argument("--prompt", metavar="TEXT", help='how the text begins; "" begins a new document')
-    given.add_argument("--prompts", type=Path, metavar="FILE", help="UTF-8 file with one prompt per line")
+    lines = input_file("a UTF-8 text with one prompt per line")
+    given.add_argument("--prompts", type=lines, metavar="FILE", help="UTF-8 file with one prompt per line")
     main.add_argument("--max-new-tokens", type=count, default=100, metavar="N", help="tokens to add; default: 100")
     main.add_argument("--temperature", type=float, default=1.0, metavar="X", help="0: the likeliest token; default: 1")
     main.add_argument("--top-k", type=whole, default=0, metavar="K", help="draw from the K likeliest tokens; 0: all")

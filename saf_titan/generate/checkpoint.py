@@ -40,7 +40,8 @@ def find_source(path: Path, config: Path | None = None) -> Source:
     """Return a checkpoint with the configuration of its run.
 
     Args:
-        path: a checkpoint, <run>/checkpoint/step-N, or a run's folder, which stands for its newest checkpoint.
+        path: a checkpoint, <run>/checkpoint/step-N; or a run's folder, or the folder of its checkpoints, either of
+            which stands for the newest checkpoint.
         config: TOML file of the run; by default the config.toml that the run left in its folder.
 
     Raises ValueError if there is no complete checkpoint or no configuration, or if they are of different models.
@@ -48,6 +49,9 @@ def find_source(path: Path, config: Path | None = None) -> Source:
     if (path / INDEX).is_file():
         run = _read_config(config or path.resolve().parent.parent / CONFIG_FILE)
         checkpoint = path
+    elif steps := complete_checkpoints(path):
+        run = _read_config(config or path.resolve().parent / CONFIG_FILE)
+        checkpoint = steps[max(steps)]
     elif (path / CONFIG_FILE).is_file():
         run = _read_config(config or path / CONFIG_FILE)
         steps = complete_checkpoints(path / run.checkpoint.folder)
@@ -58,8 +62,8 @@ def find_source(path: Path, config: Path | None = None) -> Source:
         checkpoint = steps[max(steps)]
     else:
         raise ValueError(
-            f"{path} is neither a checkpoint (it has no {INDEX}), nor a run's folder (no {CONFIG_FILE}), nor a model "
-            "of transformers (no config.json)"
+            f"{path} is neither a checkpoint (it has no {INDEX}), nor a folder of checkpoints (no step-N), nor a run's "
+            f"folder (no {CONFIG_FILE}), nor a model of transformers (no config.json)"
         )
     saved = read_freeze(checkpoint)
     # both forms have the same weights in a checkpoint, and only separate projections can have static heads

@@ -12,7 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from saf_titan.analysis.decoder import AnalysedDecoder
-from saf_titan.data.excerpts import Excerpts, cut_excerpts, read_utf8
+from saf_titan.data.excerpts import Excerpts, cut_excerpts
+from saf_titan.fields.places import read_utf8
 from saf_titan.generate.transformers import TransformersModel, is_transformers_model
 
 
@@ -63,7 +64,7 @@ def _of_transformers(path: Path, dtype: str) -> AnalysedDecoder:
         blocks=model.blocks,
         norms=model.attention_norms,
         longest=longest_text(model),
-        read=lambda file, number, length: text_windows(file, path, number, length),
+        read=lambda file, number, length: text_windows(file, path, number, length, vocab_size=model.config.vocab_size),
         pieces=partial(_words, opened.tokenizer),
         plan=model.plan,
     )

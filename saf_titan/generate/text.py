@@ -30,7 +30,8 @@ def generate(
         first_sequence: index of the first prompt, for prompts that come in several batches; see `Sampler`.
         watch: called once, when the prompts are in the cache.
 
-    Raises ValueError, before the first token, if a sequence would be longer than the model is defined for.
+    Raises ValueError before the first token if a sequence would be longer than the model is defined for, and later if
+    the model's output is not finite.
     """
     samplers = [Sampler(sampling, first_sequence + index) for index in range(len(prompts))]
     has_ended = [False] * len(prompts)
@@ -39,6 +40,11 @@ def generate(
         if watch is not None:
             watch(decoder)
         for count in range(1, max_new_tokens + 1):
+            if not logits_BV.isfinite().all():
+                raise ValueError(
+                    "the model's output is not finite: its weights hold NaN or infinity, as after a run has diverged, "
+                    "or overflow in bfloat16 (--dtype float32)"
+                )
             drawn = [sampler.draw(logits_V[:vocab_size]) for sampler, logits_V in zip(samplers, logits_BV, strict=True)]
             has_ended = [ended or token == stop for ended, token in zip(has_ended, drawn, strict=True)]
             if all(has_ended):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from saf_titan.generate.sampling import Sampling
+
+_LEAST_TEMPERATURE = 1e-30
 
 
 def is_transformers_model(path: Path) -> bool:
@@ -25,29 +29,35 @@ class TransformersModel:
             from transformers.utils import logging
 
             from saf_titan import hf
-            from saf_titan.hf.text import require_length
+            from saf_titan.hf.text import require_known_ids, require_length
             from saf_titan.hf.tokenizer_files import read_tokenizer
         except ImportError as error:
             raise ValueError(f"{path} is a model of transformers: pip install 'saf_titan[hf]' ({error})") from error
         logging.disable_progress_bar()
         self._require_length = require_length
+        self._require_known_ids = partial(require_known_ids, model=path)
         self.tokenizer = read_tokenizer(path)
         self.model = hf.load(path, **({} if dtype is None else {"dtype": getattr(torch, dtype)})).eval()
 
-    def require_length(self, prompts: Sequence[str], max_new_tokens: int) -> None:
-        """Raise ValueError if a text would be longer than the static heads or the positions of the model allow."""
-        needed = max(len(self.tokenizer(prompt)["input_ids"]) for prompt in prompts) + max_new_tokens - 1
+    def require_prompts(self, prompts: Sequence[str], max_new_tokens: int) -> None:
+        """Raise ValueError if a prompt has no token, or one that the model does not know, and if a text would be longer
+        than the static heads or the positions of the model allow."""
+        ids = [self.tokenizer(prompt)["input_ids"] for prompt in prompts]
+        if not all(ids):
+            raise ValueError("the prompt is empty, and the tokenizer begins a text with no token; give a prompt")
+        self._require_known_ids(chain.from_iterable(ids), self.model.config.vocab_size)
+        needed = max(map(len, ids)) + max_new_tokens - 1
         self._require_length(self.model, needed, remedy="shorten the prompt or lower --max-new-tokens")
 
     def write(self, prompt: str, *, max_new_tokens: int, sampling: Sampling, streamer: Any = None) -> str:
         """Return the text that follows a prompt."""
         torch.manual_seed(sampling.seed)
         inputs = self.tokenizer(prompt, return_tensors="pt").to(self.model.device)
-        if inputs["input_ids"].shape[1] == 0:
-            raise ValueError("the prompt is empty, and the tokenizer adds no token at the start; give a prompt")
         options: dict[str, Any] = {"do_sample": sampling.temperature > 0}
         if options["do_sample"]:
-            options |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+            # transformers divides fp32 logits by it; at this one they are finite, and the likeliest token is certain
+            temperature = max(sampling.temperature, _LEAST_TEMPERATURE)
+            options |= {"temperature": temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
         pad = self.tokenizer.pad_token_id
         options["pad_token_id"] = pad if pad is not None else self.model.config.eos_token_id
         with torch.no_grad():

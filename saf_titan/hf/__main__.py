@@ -28,20 +28,22 @@ from transformers.utils import logging
 from saf_titan.analysis.replacement import replacement_lines, replacement_losses
 from saf_titan.config import load_config
 from saf_titan.data.excerpts import Excerpts
-from saf_titan.fields.command_line import Parser, note_unused, run_command, value_of
+from saf_titan.fields.command_line import Parser, input_file, input_place, note_unused, run_command, value_of
 from saf_titan.fields.convert import field_types
 from saf_titan.fields.places import require_file_place, require_new_folder
 from saf_titan.hf.arguments import AT_LEAST_2, open_model, require_model
 from saf_titan.hf.export import export_checkpoint, import_model
+from saf_titan.hf.identity import model_identity
 from saf_titan.hf.measure import calibrate_model, compensate, text_loss, write_weights
 from saf_titan.hf.task_commands import add_task_commands
 from saf_titan.hf.text import longest_text, require_length, shard_windows, text_windows
 from saf_titan.hf.tokenizer_files import opening_ids, read_tokenizer
-from saf_titan.run.resume import model_identity, read_freeze, require_same_model
-from saf_titan.saf.calibrate.calibration import Calibration
+from saf_titan.run import resume
+from saf_titan.saf.calibrate.calibration import Calibration, CalibrationRecord
+from saf_titan.saf.calibrate.model_identity import require_same_model
 from saf_titan.saf.calibrate.progress import TimedProgress
 from saf_titan.saf.fit.registry import CONTENTS, DENSE_CONTENTS
-from saf_titan.saf.install.checkpoint import require_complete
+from saf_titan.saf.install.integrity import require_complete
 from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.saf.plan.settings import PlanSettings
 
@@ -56,7 +58,7 @@ def calibrate(args: argparse.Namespace) -> int:
         positions=windows.positions,
         source=windows.source,
         selectors=args.selector,
-        progress=_progress(),
+        progress=_progress("calibration"),
     )
     calibration.save(args.out)
     print(
@@ -76,6 +78,7 @@ def freeze(args: argparse.Namespace) -> int:
         note_unused(args, ["text", "data", "sequences", "length"], "without --compensate, which reads a text")
     model = open_model(args.model)
     _require_no_plan(model, args.model)
+    _compare(plan.record, args.plan, model, args.model)
     rows: Any = {}
     if args.compensate:
         args.sequences, args.length = args.sequences or plan.record.num_sequences, args.length or plan.T_fit
@@ -94,13 +97,14 @@ def perplexity(args: argparse.Namespace) -> int:
     model = open_model(args.model)
     if plan is not None:
         _require_no_plan(model, args.model)
+        _compare(plan.record, args.plan, model, args.model)
         model.set_plan(plan)
     usual = model.plan.T_fit if model.plan is not None else 512
     args.length = args.length or min(usual, longest_text(model) or usual)
     windows = _windows(args, model)
     if plan is not None:
         model.set_plan(None)
-    before = text_loss(model, windows.tokens_NT, _progress())
+    before = text_loss(model, windows.tokens_NT, _progress("perplexity"))
     name = "static heads" if model.plan is not None else "ordinary attention"
     print(
         f"{len(windows.tokens_NT)} windows of {args.length} tokens{_behind(windows)}, {before.num_tokens:,} predicted"
@@ -108,7 +112,7 @@ def perplexity(args: argparse.Namespace) -> int:
     print(f"{name:<20}NLL {before.nll:.5f}  perplexity {before.perplexity:.3f}")
     if plan is not None:
         model.set_plan(plan)
-        after = text_loss(model, windows.tokens_NT, _progress())
+        after = text_loss(model, windows.tokens_NT, _progress("perplexity"))
         change = 100 * (after.perplexity / before.perplexity - 1)
         print(
             f"{f'{len(plan.heads)} static heads':<20}NLL {after.nll:.5f}  perplexity {after.perplexity:.3f}  "
@@ -121,6 +125,7 @@ def replacement(args: argparse.Namespace) -> int:
     require_file_place(args.out)
     calibration = Calibration.load(args.stats)
     model = open_model(args.model)
+    _compare(calibration.record, args.stats, model, args.model)
     args.length = args.length or calibration.seq_len
     if args.length > calibration.seq_len:
         raise ValueError(f"--length {args.length}, but the statistics are of sequences of {calibration.seq_len} tokens")
@@ -132,7 +137,7 @@ def replacement(args: argparse.Namespace) -> int:
         content=args.content,
         base_plan=model.plan,
         store=args.out,
-        progress=_progress(),
+        progress=_progress("heads"),
     )
     print(
         f"{len(windows.tokens_NT)} windows of {args.length} tokens{_behind(windows)}: loss {losses.base:.5f} nat; one "
@@ -145,9 +150,9 @@ def replacement(args: argparse.Namespace) -> int:
 def export(args: argparse.Namespace) -> int:
     require_complete(args.checkpoint)
     run = load_config(args.config or args.checkpoint.resolve().parent.parent / "config.toml", [])
-    saved = read_freeze(args.checkpoint)
+    saved = resume.read_freeze(args.checkpoint)
     if saved.model is not None:
-        require_same_model(saved.model, model_identity(run), source=str(args.checkpoint))
+        resume.require_same_model(saved.model, resume.model_identity(run), source=str(args.checkpoint))
     print(f"wrote {args.out}: {export_checkpoint(run, args.checkpoint, args.out, tokenizer=args.tokenizer)}")
     return 0
 
@@ -164,10 +169,18 @@ def _require_no_plan(model: Any, name: str) -> None:
         raise ValueError(f"{name} has a plan of {len(model.plan.heads)} static heads already: give the ordinary model")
 
 
+def _compare(record: CalibrationRecord, file: Path, model: Any, name: str) -> None:
+    """Refuse statistics or a plan of another model, and say on stderr what does not agree or was not compared."""
+    note = require_same_model(record.model, model_identity(model), source=str(file), model=name)
+    if note is not None:
+        print(f"note: {note}", file=sys.stderr)
+
+
 def _windows(args: argparse.Namespace, model: Any) -> Excerpts:
     require_length(model, args.length, remedy="lower --length")
     if args.text is not None:
-        return text_windows(args.text, args.model, args.sequences, args.length)
+        vocab_size = model.config.vocab_size
+        return text_windows(args.text, args.model, args.sequences, args.length, vocab_size=vocab_size)
     opening: tuple[int, ...] = ()
     # a model without a tokenizer can still read shards
     with suppress(ValueError):
@@ -193,8 +206,8 @@ def _behind(windows: Excerpts) -> str:
     return f", each of which begins with {' '.join(map(str, windows.opening))} as the tokenizer's texts do"
 
 
-def _progress() -> Any:
-    return TimedProgress(partial(print, file=sys.stderr), every=2.0)
+def _progress(work: str) -> Any:
+    return TimedProgress(partial(print, file=sys.stderr), every=2.0, work=work)
 
 
 def _selectors(text: str) -> tuple[str, ...]:
@@ -204,8 +217,9 @@ def _selectors(text: str) -> tuple[str, ...]:
 
 def _add_sequences(command: argparse.ArgumentParser, *, needs_data: bool) -> None:
     data = command.add_mutually_exclusive_group(required=needs_data)
-    data.add_argument("--text", type=Path, help="UTF-8 text file, read with the tokenizer of the model")
-    data.add_argument("--data", type=Path, help="folder of token shards made with the tokenizer of the model")
+    text, shards = input_file("a UTF-8 text"), input_place("a folder of token shards")
+    data.add_argument("--text", type=text, metavar="FILE", help="UTF-8 text, read with the tokenizer of the model")
+    data.add_argument("--data", type=shards, metavar="DIR", help="token shards made with the tokenizer of the model")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -93,7 +93,9 @@ def _read_nanogpt(file: Path, run: RunConfig) -> dict[str, Tensor]:
     with readable(file, "checkpoint of nanoGPT, read without unpickling code"):
         saved = torch.load(file, map_location="cpu", weights_only=True)
         sizes, weights = saved["model_args"], saved["model"]
-        heads, bias = int(sizes["n_head"]), bool(sizes["bias"])
+        heads, width, bias = int(sizes["n_head"]), int(sizes["n_embd"]), bool(sizes["bias"])
+        # the prefix is that of torch.compile
+        weights = {str(name).removeprefix("_orig_mod."): weight.float() for name, weight in weights.items()}
     if run.model.family != "gpt" or run.model.position != "learned":
         raise ValueError(
             f'{file} is of a GPT with learned positions: set model.family = "gpt", model.position = "learned"'
@@ -104,11 +106,14 @@ def _read_nanogpt(file: Path, run: RunConfig) -> dict[str, Tensor]:
             f"{file} has {sizes['n_layer']} layers of {heads} heads, and the configured model {shape.num_layers} of "
             f"{shape.num_heads} ({shape.num_kv_heads} kv heads): set model.num_layers and model.num_heads"
         )
+    if width != shape.dim:
+        raise ValueError(f"{file} has a width of {width}, and the configured model of {shape.dim}: set model.dim")
     if bias != run.model.bias:
         raise ValueError(f"{file} was trained with bias = {bias}: set model.bias = {str(bias).lower()}")
-    # the prefix is that of torch.compile
-    weights = {name.removeprefix("_orig_mod."): weight.float() for name, weight in weights.items()}
-    return gpt_from_nanogpt(weights, run)
+    try:
+        return gpt_from_nanogpt(weights, run)
+    except KeyError as error:
+        raise ValueError(f"{file} has no tensor {error}: it is not of nanoGPT's model.py") from error
 
 
 def _config_of(run: RunConfig) -> PreTrainedConfig:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from saf_titan.heads.names import Head
+from saf_titan.hf.identity import model_identity
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.calibrate.capture import Progress
@@ -66,6 +67,8 @@ def calibrate_model(
     if watching := [name for name in selectors if SELECTORS[name].watches_gradients]:
         raise ValueError(f"the selector {watching[0]} averages gradients over the steps of training: a run saves them")
     attentions: Any = model.attentions
+    if not any(attention.live_heads for attention in attentions):
+        raise ValueError("every head of the model is static already: there is nothing left to calibrate")
     batches = [tokens_BT.to(model.device)]
 
     def forward(batch_BT: Tensor) -> object:
@@ -73,6 +76,7 @@ def calibrate_model(
 
     with _evaluation(model):
         calibration = calibrate(attentions, batches, forward, positions=positions, source=source, progress=progress)
+        calibration = calibration.of_model(model_identity(model))
         probe = _ModelProbe(
             calibration=calibration,
             model=model,

@@ -7,6 +7,7 @@ the ordinary one, so everything that works with that works with it: generation, 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -14,24 +15,24 @@ from logging import LogRecord
 from pathlib import Path
 from typing import Any, cast
 
+import transformers
 from safetensors import SafetensorError
-from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.utils import cached_file, logging
 
 from saf_titan.hf.attention import ATTENTION
 from saf_titan.hf.card import write_card
+from saf_titan.hf.identity import PREFIX, model_identity, require_same_size
 from saf_titan.hf.layer import HeadsOfLayer, attach
+from saf_titan.saf.calibrate.model_identity import require_same_model
 from saf_titan.saf.install.install import install
 from saf_titan.saf.plan.plan import StaticPlan
 
 PLAN_FILE = "saf_plan.safetensors"
 """The plan of a saved model, beside its weights; `python -m saf_titan.saf show` reads it."""
-
-PREFIX = "saf_titan_"
-"""What the ``model_type`` of our classes begins with."""
 
 TESTED = (
     "gpt2",
@@ -54,6 +55,7 @@ class StaticHeadsMixin:
 
     config: Any
     plan: StaticPlan | None
+    _can_compile_fullgraph = False
 
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
@@ -125,6 +127,17 @@ class StaticHeadsMixin:
         write_card(Path(save_directory), model_type=self.config.model_type, num_static=num_static)
         if self.plan is not None:
             self.plan.save(Path(save_directory) / PLAN_FILE)
+        else:
+            # of a model that was saved there before
+            (Path(save_directory) / PLAN_FILE).unlink(missing_ok=True)
+
+    @staticmethod
+    def create_masks_for_generate(*, attention_mask: Tensor | None = None, **_: Any) -> Tensor | None:
+        """What `generate` with a cache of fixed size asks for: the padding as it is, from which a forward makes masks.
+
+        The masks of `hf.masks` are no matrices, so that they cannot be made ahead of the forward.
+        """
+        return attention_mask
 
     def _validate_generated_length(self, generation_config: Any, *args: Any) -> None:
         """Before the first token: ValueError if the text could become longer than the patterns."""
@@ -149,6 +162,11 @@ class StaticHeadsMixin:
         digest = getattr(model.config, "saf_plan", None)
         if digest is not None:
             model.set_plan(_read_plan(name, digest, kwargs))
+        elif _has_unnamed_plan(Path(name)):
+            raise ValueError(
+                f"{name} has {PLAN_FILE}, and its config.json names no plan: static heads would attend uniformly "
+                "without it; copy back the config.json that was saved beside the weights"
+            )
         return loaded
 
 
@@ -160,20 +178,27 @@ def load(name: str | Path, plan: StaticPlan | None = None, **kwargs: Any) -> Any
         plan: makes its heads static in an ordinary model.
         kwargs: those of transformers' ``from_pretrained``, such as ``dtype``.
 
-    Raises ValueError if the model has no attention that we can reach, lacks weights, has a plan already, or is of
-    another size than the plan.
+    Raises ValueError if the model has no attention that we can reach, lacks weights, has a plan already, or is another
+    one than that of the plan; if only its weights differ, a warning says so.
     """
     if Path(name).suffix == ".gguf":
         model = _load_gguf(Path(name), kwargs)
     else:
         settings = {key: kwargs[key] for key in ("revision", "cache_dir", "local_files_only") if key in kwargs}
-        config = our_config(AutoConfig.from_pretrained(name, **settings))
+        try:
+            config = our_config(AutoConfig.from_pretrained(name, **settings))
+        except (ValueError, OSError) as error:
+            # a paragraph, which begins with what is wrong
+            raise ValueError(f"{name}: {str(error).splitlines()[0]}") from error
         kind = model_class(config)
         model = _complete(name, partial(kind.from_pretrained, name, config=config), kwargs)
     attach(model)
     if plan is not None:
         if model.plan is not None:
             raise ValueError(f"{name} has a plan already; give a plan to the ordinary model")
+        note = require_same_model(plan.record.model, model_identity(model), source="the plan", model=str(name))
+        if note is not None:
+            logging.get_logger(__name__).warning(note)
         model.set_plan(plan)
     return model
 
@@ -264,18 +289,22 @@ def _model_class(ours: Any) -> Any:
     return type(name, (StaticHeadsMixin, ordinary), members)
 
 
-def require_same_size(plan: StaticPlan, num_layers: int, num_heads: int) -> None:
-    """ValueError unless a plan can be of a model with so many layers and heads."""
-    size = plan.record.heads
-    if size is not None and size != (num_layers, num_heads):
-        raise ValueError(
-            f"the plan is of a model with {size[0]} layers of {size[1]} heads, and this one has {num_layers} of "
-            f"{num_heads}"
-        )
-    if wrong := [head.name for head in plan.heads if head.layer >= num_layers or head.head >= num_heads]:
-        raise ValueError(
-            f"the plan has heads {', '.join(wrong)}, and the model {num_layers} layers of {num_heads} heads"
-        )
+def __getattr__(name: str) -> Any:
+    """Make a class by its name: pickle looks classes up in their module, in another process too."""
+    ordinary = getattr(transformers, name.removeprefix("SAF"), None) if name.startswith("SAF") else None
+    if isinstance(ordinary, type) and issubclass(ordinary, PreTrainedConfig):
+        return config_class(ordinary)
+    if isinstance(ordinary, type) and issubclass(ordinary, PreTrainedModel):
+        return _model_class(config_class(cast(Any, ordinary).config_class))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _has_unnamed_plan(folder: Path) -> bool:
+    """Whether a folder was saved by one of our classes with a plan. An ordinary model may lie beside any file."""
+    if not (folder / PLAN_FILE).is_file():
+        return False
+    model_type = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type", "")
+    return str(model_type).startswith(PREFIX)
 
 
 def _read_plan(name: str | Path, digest: str, settings: dict[str, Any]) -> StaticPlan:

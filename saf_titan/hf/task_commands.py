@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from saf_titan.fields.command_line import input_file
 from saf_titan.fields.places import require_file_place
 from saf_titan.hf.answer_tasks import TASKS
 from saf_titan.hf.arguments import AT_LEAST_0, AT_LEAST_1, AT_LEAST_2, POSITIVE, open_model, require_model
@@ -30,8 +31,8 @@ def evaluate(args: argparse.Namespace) -> int:
     if args.out is not None:
         require_file_place(args.out)
     datasets.disable_progress_bars()
+    device = _device(args.device)
     model = open_model(args.model)
-    device = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device)
     found = run_tasks(
         model,
@@ -80,6 +81,20 @@ def finetune(args: argparse.Namespace) -> int:
     return 0
 
 
+def _device(name: str | None) -> torch.device:
+    """The device of a name that was given, or the best there is. ValueError for one that is not here."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"--device {name}: there is no such device here ({reason}); leave it out") from error
+    return device
+
+
+_EXAMPLES = input_file("a file of the task, as its authors published it")
+
+
 def add_task_commands(commands: Any) -> None:
     """Add both to the commands of a parser."""
     command = commands.add_parser("evaluate", help="tasks of the evaluation harness (lm-eval)")
@@ -97,8 +112,8 @@ def add_task_commands(commands: Any) -> None:
     command = commands.add_parser("finetune", help="train a model to answer SST-2, BoolQ or QuALITY")
     command.add_argument("model", type=Path, metavar="MODEL_DIR")
     command.add_argument("--task", required=True, choices=TASKS)
-    command.add_argument("--data", type=Path, required=True, metavar="FILE", help="the official training file")
-    command.add_argument("--eval", type=Path, metavar="FILE", help="the official validation file, looked at once")
+    command.add_argument("--data", type=_EXAMPLES, required=True, metavar="FILE", help="the official training file")
+    command.add_argument("--eval", type=_EXAMPLES, metavar="FILE", help="the official validation file, looked at once")
     epochs = command.add_mutually_exclusive_group()
     epochs.add_argument("--epochs", type=AT_LEAST_1, default=3, metavar="N", help="the best of so many; default: 3")
     epochs.add_argument("--fixed-epochs", type=AT_LEAST_1, metavar="N", help="so many, and the last one is taken")

@@ -5,13 +5,15 @@ Legend: N windows, T time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from saf_titan.data.corpus import open_corpus
-from saf_titan.data.excerpts import Excerpts, cut_excerpts, read_utf8
+from saf_titan.data.excerpts import Excerpts, cut_excerpts
+from saf_titan.fields.places import read_utf8
 from saf_titan.hf.tokenizer_files import opening_ids, read_tokenizer
 
 
@@ -40,16 +42,32 @@ def _limits(model: Any) -> list[tuple[int, str]]:
     return [(limit, reason.format(limit)) for limit, reason in limits if limit is not None]
 
 
-def text_windows(path: Path, model: str | Path, num_windows: int | None, length: int) -> Excerpts:
+def require_known_ids(ids: Iterable[int], vocab_size: int, *, model: str | Path) -> None:
+    """Raise ValueError if a tokenizer gave ids that its model has no embedding for."""
+    largest = max(ids, default=0)
+    if largest >= vocab_size:
+        raise ValueError(
+            f"the tokenizer of {model} gives the id {largest}, and the model knows {vocab_size}: it is the tokenizer "
+            "of another model; copy the model's own tokenizer files there"
+        )
+
+
+def text_windows(
+    path: Path, model: str | Path, num_windows: int | None, length: int, *, vocab_size: int | None = None
+) -> Excerpts:
     """Windows of a text file by the tokenizer that lies beside a model, which also says how a text begins.
 
     num_windows: that many, spread evenly over the text; None: all of them.
     length: tokens of a window, those that it begins with included.
-    Raises ValueError for a file that is no UTF-8 text or too short, and for a model without a tokenizer.
+    vocab_size: ids that the model knows; None if they need not be looked at.
+    Raises ValueError for a file that is no UTF-8 text or too short, for a model without a tokenizer, and for a
+    tokenizer with ids that the model does not know.
     """
     text = read_utf8(path)
     tokenizer = read_tokenizer(model)
     ids = np.asarray(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], dtype=np.int64)
+    if vocab_size is not None:
+        require_known_ids([*opening_ids(tokenizer), int(ids.max(initial=0))], vocab_size, model=model)
     return cut_excerpts(
         lambda start, stop: ids[start:stop],
         len(ids),

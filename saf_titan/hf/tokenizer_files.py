@@ -21,10 +21,14 @@ def read_tokenizer(model: str | Path) -> Any:
         path, settings = path.parent, {"gguf_file": path.name}
     try:
         return AutoTokenizer.from_pretrained(path, **settings)
-    except (ValueError, OSError) as error:
+    except ImportError:
+        raise
+    except Exception as error:  # transformers raises KeyError, TypeError and others for damaged files
+        reason = next(iter(str(error).splitlines()), "").rstrip(": ")
+        if not isinstance(error, ValueError | OSError):
+            reason = f"{type(error).__name__}: {reason}"
         raise ValueError(
-            f"{model} has no tokenizer that transformers can read ({str(error).splitlines()[0].rstrip(': ')}): copy "
-            "its tokenizer files there"
+            f"{model} has no tokenizer that transformers can read ({reason}): copy its tokenizer files there"
         ) from error
 
 

@@ -16,9 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from saf_titan.heads.names import head_name
+from saf_titan.ops.static_mix.planner import device_obstacle
 from saf_titan.own_loop.heads import FreezableHeads
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.calibrate.calibration import Calibration
+from saf_titan.saf.calibrate.model_identity import WEIGHTS, weights_digest
 from saf_titan.saf.install.guard import guard_heads
 from saf_titan.saf.install.install import moments
 from saf_titan.saf.plan.agreement import require_agreement
@@ -42,8 +44,8 @@ class Freezer:
             optimizer: a freeze zeroes the optimizer state of the weights that static heads no longer use.
             settings: fields of `PlanSettings`: rate, selector, content, max_fit_kl, ...
 
-        Raises ValueError for a model without `FreezableHeads` or with sharded parameters, for settings out of range,
-        and for selectors that need more than queries and keys.
+        Raises ValueError for a model without `FreezableHeads` or with sharded parameters, for a device on which static
+        heads cannot be mixed, for settings out of range, and for selectors that need more than queries and keys.
         """
         self.layers = [module for module in model.modules() if isinstance(module, FreezableHeads)]
         if not self.layers:
@@ -53,6 +55,10 @@ class Freezer:
                 "the parameters are sharded, for example by FSDP: wrap the model in DistributedDataParallel instead, "
                 "or use saf_titan.train"
             )
+        # asked here, because heads are mixed only after the freeze, which may be days later
+        for device_type in sorted({parameter.device.type for parameter in model.parameters()}):
+            if (obstacle := device_obstacle("auto", device_type)) is not None:
+                raise ValueError(f"static mixing {obstacle}; install it, or train without a freeze")
         self._settings = PlanSettings(**settings)
         selector = SELECTORS[self._settings.selector]
         if selector.measure is not None or selector.watches_gradients:
@@ -103,7 +109,7 @@ class Freezer:
         was_training = self._model.training
         self._model.eval()
         try:
-            calibration = calibrate(self.layers, batches, forward)
+            calibration = calibrate(self.layers, batches, forward).of_model(self._identity())
         finally:
             self._model.train(was_training)
         settings = self._settings if rate is None else dataclasses.replace(self._settings, rate=rate)
@@ -122,6 +128,13 @@ class Freezer:
             layer.projections = ()
         self.calibration = calibration
         return plan
+
+    def _identity(self) -> dict[str, Any]:
+        """What tells the model from others, for the files of a freeze; known once a forward was captured."""
+        one = self.layers[0]
+        sizes = {"num_layers": len(self.layers), "num_heads": one.num_heads, "num_kv_heads": one.num_kv_heads}
+        weights = (projection.weight for layer in self.layers for projection in layer.projections)
+        return {**sizes, WEIGHTS: weights_digest("projections", weights)}
 
     def __str__(self) -> str:
         """Return the number and the names of the static heads, for a log line."""

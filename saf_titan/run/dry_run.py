@@ -13,6 +13,7 @@ from torchtitan.components.checkpointer.utils import canonical_fqn
 
 from saf_titan.circuits.groups import ParameterGroup, parameter_groups
 from saf_titan.config import RunConfig, calibration_sequences, check_world_size, data_parallel_size, to_toml
+from saf_titan.config.effects import effect_notes
 from saf_titan.heads.counts import head_count
 from saf_titan.models import model_spec
 from saf_titan.models.flops import training_flops_per_token
@@ -49,6 +50,8 @@ def describe(run: RunConfig, world_size: int = 1, *, data_lines: Sequence[str] =
         ("Checkpoints", _checkpoint_lines(run)),
         (f"Memory per rank of {world_size} (estimate)", _memory_lines(run, model, world_size)),
     ]
+    if notes := effect_notes(run):
+        blocks.insert(1, ("Keys without effect", notes))
     return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in blocks)
 
 

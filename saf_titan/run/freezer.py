@@ -26,6 +26,7 @@ from saf_titan.heads.names import head_name
 from saf_titan.run.calibration_data import Batch, CalibrationData
 from saf_titan.run.measurement import Measurement, logged_progress
 from saf_titan.saf.calibrate.calibration import Calibration
+from saf_titan.saf.calibrate.model_identity import Identity
 from saf_titan.saf.install.compensate import NewWeights
 from saf_titan.saf.install.guard import guard_heads
 from saf_titan.saf.install.install import Overwritten, install, replace_weights, zero_unused_weights
@@ -68,9 +69,12 @@ class Freezer(Generic[Batch]):
         forward: Callable[[Batch], object],
         sequence_losses: Callable[[Batch], Tensor],
         group: dist.ProcessGroup | None,
+        identity: Identity | None = None,
     ) -> None:
         """All arguments except `optimizer` and `schedule` are those of :class:`Measurement`."""
-        self._measurement = Measurement(model, settings, forward=forward, sequence_losses=sequence_losses, group=group)
+        self._measurement = Measurement(
+            model, settings, forward=forward, sequence_losses=sequence_losses, group=group, identity=identity
+        )
         self.attentions = self._measurement.attentions
         guard_heads(model, self.attentions)
         self._optimizer, self._group = optimizer, group

@@ -17,6 +17,7 @@ from torchtitan.observability import structured_logger
 from torchtitan.tools.logging import init_logger, logger
 
 from saf_titan.config import RunConfig, check_world_size
+from saf_titan.config.effects import effect_notes
 from saf_titan.run.backends import require_backend
 from saf_titan.run.build import trainer_config
 from saf_titan.run.divergence import Diverged
@@ -44,7 +45,8 @@ def launch(run: RunConfig) -> int:
         is_first = os.environ["RANK"] == "0"
         held = lock(Path(run.dump_folder)) if is_first else None
         opening = open_folder(run)
-        for line in [*opening.lines, *filter(None, [opening.nothing_to_do])] if is_first else ():
+        notes = [f"note: {note}" for note in effect_notes(run)]
+        for line in [*opening.lines, *filter(None, [opening.nothing_to_do]), *notes] if is_first else ():
             logger.info(line)
         if opening.nothing_to_do is not None:
             return 0

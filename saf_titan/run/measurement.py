@@ -25,6 +25,7 @@ from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.calibrate.capture import Progress
 from saf_titan.saf.calibrate.exchange import sum_over_ranks
+from saf_titan.saf.calibrate.model_identity import WEIGHTS, Identity, WatchedProjections
 from saf_titan.saf.calibrate.progress import TimedProgress
 from saf_titan.saf.fit.dense import DensePatterns, dense_patterns
 from saf_titan.saf.install.compensate import NewWeights, compensated_weights
@@ -47,6 +48,7 @@ class Measurement(Generic[Batch]):
         forward: Callable[[Batch], object],
         sequence_losses: Callable[[Batch], Tensor],
         group: dist.ProcessGroup | None,
+        identity: Identity | None = None,
     ) -> None:
         """
         Args:
@@ -54,8 +56,9 @@ class Measurement(Generic[Batch]):
             sequence_losses: returns the mean loss per token of each sequence of a batch, [B]; differentiable if
                 gradients are enabled.
             group: the ranks that read different data; None for a single process.
+            identity: sizes and constants of the model, for the record of a calibration.
         """
-        self._model, self._settings, self._group = model, settings, group
+        self._model, self._settings, self._group, self._identity = model, settings, group, identity
         self._forward, self._sequence_losses = forward, sequence_losses
         self.attentions = [module for module in model.modules() if isinstance(module, SAFAttention)]
 
@@ -73,16 +76,19 @@ class Measurement(Generic[Batch]):
         """
         with self._evaluation():
             forward = _FiniteForward(self._forward)
-            calibration = calibrate(
-                self.attentions,
-                data.batches,
-                forward,
-                group=self._group,
-                positions=data.positions,
-                seed=data.seed,
-                source=data.source,
-                progress=progress,
-            )
+            with WatchedProjections([attention.qkv_linear for attention in self.attentions]) as projections:
+                calibration = calibrate(
+                    self.attentions,
+                    data.batches,
+                    forward,
+                    group=self._group,
+                    positions=data.positions,
+                    seed=data.seed,
+                    source=data.source,
+                    progress=progress,
+                )
+            if self._identity is not None:
+                calibration = calibration.of_model({**self._identity, WEIGHTS: projections.digest})
             forward.require_finite(self._group)
             probe = Probe(
                 calibration,

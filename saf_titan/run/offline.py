@@ -8,6 +8,7 @@ from __future__ import annotations
 # must be imported before any torchtitan module
 from saf_titan import compat  # isort: skip
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,8 @@ def open_checkpoint(run: RunConfig, checkpoint: Path, selectors: Collection[str]
     def losses(batch: TokenBatch) -> Tensor:
         return sequence_losses(forward(batch), batch[1].to(device))
 
-    measurement = Measurement(model, run.saf, forward=forward, sequence_losses=losses, group=None)
+    identity = json.loads(model_identity(run))
+    measurement = Measurement(model, run.saf, forward=forward, sequence_losses=losses, group=None, identity=identity)
     install(measurement.attentions, saved.plan)
     return OpenCheckpoint(model, device, measurement, read_calibration_data(loader, run), saved)
 

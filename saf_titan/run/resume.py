@@ -16,6 +16,7 @@ from saf_titan.config import RunConfig
 from saf_titan.heads.counts import head_count
 from saf_titan.run.checkpoints import complete_checkpoints
 from saf_titan.saf.install.checkpoint import read_checkpoint
+from saf_titan.saf.install.integrity import newest_inside
 from saf_titan.saf.plan.plan import StaticPlan
 
 PLAN_KEY = "saf_plan"
@@ -170,8 +171,10 @@ def read_freeze(checkpoint: Path) -> SavedFreeze:
     Raises ValueError if the folder holds no complete checkpoint or a damaged one.
     """
     if not (checkpoint / ".metadata").is_file():
+        newest = newest_inside(checkpoint)
+        example = f" such as {newest}" if newest is not None else ""
         raise ValueError(
-            f"{checkpoint} is no complete checkpoint (it has no .metadata): give the step-N folder of one, by "
+            f"{checkpoint} is no complete checkpoint (it has no .metadata): give the step-N folder of one{example}, by "
             f"checkpoint.load_step or checkpoint.initial_load_path"
         )
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 # must be imported before any torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -79,6 +80,7 @@ class SAFTrainer(SoundTrainer):
             forward=self._forward,
             sequence_losses=self._sequence_losses,
             group=self._batch_group(),
+            identity=json.loads(self._model_identity),
         )
         self.metrics_processor.num_heads = self.freezer.num_heads
         self.metrics_processor.tokens_per_step = (

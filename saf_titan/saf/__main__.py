@@ -31,18 +31,19 @@ from saf_titan.fields.docs import field_docs
 from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE
 from saf_titan.heads.counts import head_count
 from saf_titan.heads.names import Head, head_name, parse_heads
-from saf_titan.saf.calibrate.calibration import Calibration
+from saf_titan.saf.calibrate.calibration import Calibration, CalibrationRecord
+from saf_titan.saf.calibrate.model_identity import WEIGHTS, require_same_model
 from saf_titan.saf.fit.fit import fit_heads
 from saf_titan.saf.fit.pattern import CompactPattern
 from saf_titan.saf.install.checkpoint import (
     apply_plan,
+    checkpoint_identity,
     export_compact,
     read_checkpoint,
-    require_complete,
     restore_full,
     write_checkpoint,
 )
-from saf_titan.saf.install.integrity import damages
+from saf_titan.saf.install.integrity import damages, require_complete
 from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.saf.plan.settings import PlanSettings
@@ -77,6 +78,8 @@ def calibrate(args: argparse.Namespace) -> int:
 def show(args: argparse.Namespace) -> int:
     plan = StaticPlan.load(args.plan)
     calibration = Calibration.load(args.stats) if args.stats else None
+    if calibration is not None:
+        _compare(plan.record, args.plan, calibration.record, args.stats)
     print(plan_table(plan), plan_map(plan, calibration), sep="\n\n")
     if args.png:
         if calibration is None:
@@ -98,7 +101,10 @@ def diff(args: argparse.Namespace) -> int:
 
 def explain_ranking(args: argparse.Namespace) -> int:
     plan = StaticPlan.load(args.plan) if args.plan else None
-    print(explain(Calibration.load(args.stats), selector=args.selector, plan=plan, top=args.top))
+    calibration = Calibration.load(args.stats)
+    if plan is not None:
+        _compare(plan.record, args.plan, calibration.record, args.stats)
+    print(explain(calibration, selector=args.selector, plan=plan, top=args.top))
     return 0
 
 
@@ -110,7 +116,10 @@ def select(args: argparse.Namespace) -> int:
     settings = PlanSettings(**{name: getattr(args, name) for name in field_types(PlanSettings)})
     for names, reason in settings.without_effect():
         note_unused(args, names, reason)
-    plan = make_plan(calibration, settings, step=args.step, base_plan=StaticPlan.load(args.base) if args.base else None)
+    base = StaticPlan.load(args.base) if args.base else None
+    if base is not None:
+        _compare(base.record, args.base, calibration.record, args.stats)
+    plan = make_plan(calibration, settings, step=args.step, base_plan=base)
     plan.save(args.out)
     print(plan_table(plan), f"wrote {args.out}", sep="\n\n")
     return 0
@@ -136,7 +145,13 @@ def fit(args: argparse.Namespace) -> int:
 
 def apply(args: argparse.Namespace) -> int:
     state = read_checkpoint(args.checkpoint)
-    changed = apply_plan(state, StaticPlan.load(args.plan), args.num_heads)
+    plan = StaticPlan.load(args.plan)
+    # of the weights as they are, before any are zeroed
+    identity = checkpoint_identity(state)
+    changed = apply_plan(state, plan, args.num_heads)
+    note = require_same_model(plan.record.model, identity, source=str(args.plan), model=str(args.checkpoint))
+    if note is not None:
+        print(f"note: {note}", file=sys.stderr)
     write_checkpoint(state, args.out)
     print(f"zeroed the static rows of {len(changed)} tensors and added the plan; wrote {args.out}")
     return 0
@@ -159,6 +174,17 @@ def verify(args: argparse.Namespace) -> int:
     faults = list(damages(args.checkpoint))
     print(*faults or [f"{args.checkpoint} holds what was written"], sep="\n")
     return 1 if faults else 0
+
+
+def _compare(then: CalibrationRecord, source: Path, now: CalibrationRecord, file: Path) -> None:
+    """Refuse files of two models, and say on stderr if one of them does not tell its model.
+
+    Files of one run are of different steps and so of different weights, which is not worth a word.
+    """
+    known = [None if record.model is None else {**record.model, WEIGHTS: ""} for record in (then, now)]
+    note = require_same_model(known[0], known[1], source=str(source), model=str(file))
+    if note is not None and None in known:
+        print(f"note: {note}", file=sys.stderr)
 
 
 def _heads(text: str) -> list[Head]:

@@ -133,7 +133,7 @@ def test_interventions_of_both_kinds_of_model(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("sinks", "{run}", "--text", "missing.txt"), "missing.txt does not exist or is no file: give a UTF-8 text"),
+        (("sinks", "{run}", "--text", "missing.txt"), "--text: missing.txt does not exist: give a UTF-8 text"),
         (("sinks", "missing", "--text", "{text}"), "missing does not exist"),
         (("sinks", "{run}", "--text", "{text}", "--length", "4000"), r"4000, but .* is defined for \d+ tokens"),
         (("contributions", "{run}", "--text", "{text}", "--length", "16", "--query", "16"), "--query 16, but"),

@@ -55,7 +55,7 @@ def test_several_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture
     [
         ((), "is no run's folder (it has no metrics.jsonl), so a report needs a text: give --text FILE"),
         (("--text", "text.txt"), "give --out FILE: only a run's report has a place of its own"),
-        (("--text", "nowhere.txt", "--out", "page.html"), "nowhere.txt does not exist or is no file"),
+        (("--text", "nowhere.txt", "--out", "page.html"), "--text: nowhere.txt does not exist: give a UTF-8 text"),
     ],
 )
 def test_what_is_missing_is_said_in_one_line(

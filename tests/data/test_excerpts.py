@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from saf_titan.data.excerpts import cut_excerpts, read_utf8
+from saf_titan.data.excerpts import cut_excerpts
+from saf_titan.fields.places import read_utf8
 
 
 def cut(num_tokens: int, num_sequences: int | None, length: int, **settings: tuple[int, ...]):

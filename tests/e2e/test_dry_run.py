@@ -117,6 +117,17 @@ def test_errors_come_without_a_trace_and_before_torch(tmp_path: Path) -> None:
     assert not re.search(r"\| +torch$", result.stderr, re.MULTILINE)
 
 
+def test_keys_without_effect_are_named_behind_the_configuration() -> None:
+    path = ROOT / "configs" / "124m_4k_saf25.toml"
+    assert "Keys without effect" not in describe(load_config(path))
+    text = describe(load_config(path, ["--saf.ramp_steps=7", "--report.heads=3"]))
+    blocks = text.split("\n\n")
+    titles = [block.splitlines()[0] for block in blocks]
+    assert blocks[titles.index("Keys without effect")].splitlines()[1:] == [
+        '  saf.ramp_steps has no effect without saf.schedule = "ramp"'
+    ]
+
+
 def test_matrices_show_their_size() -> None:
     text = describe(
         load_config(ROOT / "configs" / "124m_4k_saf25.toml", ["--saf.content=sharp", "--saf.max_dense_gib=3"])

@@ -1,6 +1,7 @@
 """A resumed run continues exactly where the uninterrupted one would be.
 
-Covers run/build.py, run/trainer.py.
+The runs here are sharded by FSDP and have biases; those of most other tests have none. Covers run/build.py,
+run/trainer.py.
 """
 
 from __future__ import annotations
@@ -13,21 +14,25 @@ import pytest
 from torch.distributed.checkpoint import FileSystemReader
 
 from saf_titan.run.resume import read_freeze
+from saf_titan.saf.install.checkpoint import read_checkpoint
 from tests.e2e.runs import Run, train
 
 pytestmark = pytest.mark.distributed
+
+BIASES = ("--model.bias", "true")
+HEAD_DIM = 8
 
 
 def resume(whole: Run, folder: Path, step: int, *overrides: str, ranks: int = 2) -> Run:
     """Continue from checkpoint ``step`` of a finished run, in a folder of its own."""
     shutil.copytree(whole.folder / "checkpoint" / f"step-{step}", folder / "checkpoint" / f"step-{step}")
-    return train(folder, *overrides, ranks=ranks)
+    return train(folder, *BIASES, *overrides, ranks=ranks)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, corpus_overrides: tuple[str, ...]) -> Run:
     """The uninterrupted run on two ranks."""
-    return train(tmp_path_factory.mktemp("whole"), *corpus_overrides, ranks=2)
+    return train(tmp_path_factory.mktemp("whole"), *BIASES, *corpus_overrides, ranks=2)
 
 
 def test_the_freeze_happens_once_with_validation_around_it(whole: Run) -> None:
@@ -39,6 +44,21 @@ def test_the_freeze_happens_once_with_validation_around_it(whole: Run) -> None:
     losses = whole.losses()
     assert list(losses) == list(range(1, 9))
     assert losses[8] < losses[1] - 0.5
+
+
+def test_biases_are_trained_and_those_of_static_heads_are_zero_with_their_moments(whole: Run) -> None:
+    state = read_checkpoint(whole.folder / "checkpoint" / "step-8")
+    plan = read_freeze(whole.folder / "checkpoint" / "step-8").plan
+    assert plan is not None
+    for layer in range(2):
+        static = {head.head for head in plan.layers().get(layer, ())}
+        for kind in ("wq", "wk", "wv"):
+            name = f"layers.{layer}.attention.qkv_linear.{kind}.bias"
+            moments = [value for key, value in state["optimizer"].items() if key.startswith(f"state.{name}.exp_avg")]
+            assert len(moments) == 2
+            for tensor in (state[name], *moments):
+                is_zero = (tensor.view(-1, HEAD_DIM) == 0).all(1).tolist()
+                assert is_zero == [kind != "wv" and head in static for head in range(4)], (name, is_zero)
 
 
 @pytest.mark.parametrize("step", [2, 4, 6], ids=["before", "at", "after"])
@@ -58,7 +78,7 @@ def test_resume_is_bit_identical(whole: Run, tmp_path: Path, corpus_overrides: t
 def test_resume_at_another_world_size_sees_the_same_data_and_heads(
     whole: Run, tmp_path: Path, corpus_overrides: tuple[str, ...], saved_on: int, ranks: int
 ) -> None:
-    source = whole if saved_on == 2 else train(tmp_path / "source", *corpus_overrides, ranks=saved_on)
+    source = whole if saved_on == 2 else train(tmp_path / "source", *BIASES, *corpus_overrides, ranks=saved_on)
     resumed = resume(source, tmp_path / "resumed", 6, *corpus_overrides, ranks=ranks)
     assert list(resumed.losses()) == [7, 8]
     for step, loss in resumed.losses().items():
@@ -119,7 +139,7 @@ def test_a_resume_that_would_be_another_run_is_refused(
     checkpoints = tmp_path / "checkpoint"
     for step in (2, 6):
         shutil.copytree(whole.folder / "checkpoint" / f"step-{step}", checkpoints / f"step-{step}")
-    refused = train(tmp_path, *corpus_overrides, option, value, ranks=1, status=1)
+    refused = train(tmp_path, *BIASES, *corpus_overrides, option, value, ranks=1, status=1)
     assert message in refused.output, refused.output[-3000:]
     assert sorted(path.name for path in checkpoints.iterdir()) == ["step-2", "step-6"]
 
@@ -137,7 +157,7 @@ def test_a_damaged_checkpoint_is_named(
     else:
         del content[0 if damage == "empty" else len(content) // 2 :]
     victim.write_bytes(content)
-    refused = train(tmp_path, *corpus_overrides, ranks=1, status=1)
+    refused = train(tmp_path, *BIASES, *corpus_overrides, ranks=1, status=1)
     assert "is damaged" in refused.output
     assert str(tmp_path) in refused.output
     assert "remove it to go on from an older one" in refused.output

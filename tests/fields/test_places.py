@@ -4,7 +4,26 @@ from pathlib import Path
 
 import pytest
 
-from saf_titan.fields.places import require_file_place, require_new_folder
+from saf_titan.fields.places import require_file_place, require_input, require_input_file, require_new_folder
+
+
+def test_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text.txt").write_text("mine")
+    require_input_file(tmp_path / "text.txt", "a text")
+    require_input(tmp_path, "a place")
+    for name, message in [
+        ("tekst.txt", "tekst.txt does not exist: give a text; did you mean .*/text.txt"),
+        ("other", "other does not exist: give a text$"),
+        ("none/text.txt", "none/text.txt does not exist: give a text$"),
+        ("text.txt/x", "text.txt/x does not exist: give a text$"),
+        ("", "is a folder: give a text$"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            require_input_file(tmp_path / name, "a text")
+    # a user who may read everything runs some tests
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(ValueError, match=r"text\.txt may not be read: change its permissions, or give a text"):
+        require_input(tmp_path / "text.txt", "a text")
 
 
 def test_new_folders(tmp_path: Path) -> None:
@@ -15,6 +34,13 @@ def test_new_folders(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message):
             require_new_folder(tmp_path / name)
     assert not (tmp_path / "new").exists()
+
+
+def test_folders_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    for require in (require_new_folder, require_file_place):
+        with pytest.raises(ValueError, match=f"new cannot be written: {tmp_path} is read-only; change its permissions"):
+            require(tmp_path / "new")
 
 
 def test_files(tmp_path: Path) -> None:

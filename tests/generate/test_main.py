@@ -64,11 +64,20 @@ def test_a_run_stands_for_its_newest_checkpoint(run_folder: Path, capsys: pytest
     assert "step-3: 0 static heads" in err
 
 
+def test_the_folder_of_checkpoints_stands_for_the_newest(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = written(capsys, run_folder / "checkpoint", "--prompt", "Hello", *GREEDY)
+    assert out == likeliest(run_folder, "Hello", 12)
+    assert f"{run_folder / 'checkpoint/step-10'}: 3 static heads" in err
+
+
 def test_prompts_of_a_file_in_batches(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("Hello\n\na longer prompt\n")
     out, _ = written(capsys, run_folder, "--prompts", file, "--batch-size", 2, *GREEDY)
     texts = [likeliest(run_folder, prompt, 12) for prompt in ("Hello", "", "a longer prompt")]
+    # as some editors write a text
+    (tmp_path / "marked.txt").write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    assert written(capsys, run_folder, "--prompts", tmp_path / "marked.txt", *GREEDY)[0] == out
     assert out == "".join(f"--- prompt {n} of 3\n{text}" for n, text in enumerate(texts, start=1))
     words = (run_folder, "--prompts", file, "--max-new-tokens", 12)
     sampled = [written(capsys, *words, "--batch-size", size, "--seed", 4)[0] for size in (1, 3)]
@@ -129,10 +138,13 @@ def test_mistakes_are_one_line(run_folder: Path, tmp_path: Path, capsys: pytest.
     for words, message in (
         ([tmp_path / "none", "--prompt", "a"], "does not exist"),
         ([tmp_path, "--prompt", "a"], "is neither a checkpoint"),
+        ([tmp_path / "lone", "--prompt", "a"], "config.toml is missing: give the TOML file of the run"),
         ([tmp_path / "lone/step-3", "--prompt", "a"], "config.toml is missing: give the TOML file of the run"),
         ([run_folder], "one of the arguments --prompt --prompts is required"),
         ([run_folder, "--prompts", tmp_path / "empty.txt"], "is empty"),
         ([run_folder, "--prompts", tmp_path / "latin.txt"], "is not UTF-8 text"),
+        ([run_folder, "--prompts", tmp_path / "tow.txt"], f"did you mean {tmp_path / 'two.txt'}?"),
+        ([run_folder, "--prompts", tmp_path / "lone"], "lone is a folder: give a UTF-8 text with one prompt a line"),
         ([run_folder, "--prompts", tmp_path / "two.txt", "--stream"], "there are 2 prompts"),
         ([run_folder, "--prompt", "a", "--temperature", -1], "temperature = -1"),
         ([run_folder, "--prompt", "a", "--top-p", 0], "top_p = 0"),
@@ -167,6 +179,8 @@ def test_folders_of_transformers(made: Path, capsys: pytest.CaptureFixture[str])
         assert ("static heads" in err) == (name == "frozen")
         sampled = [written(capsys, *words, "--seed", seed, "--top-k", 20)[0] for seed in (1, 1, 2)]
         assert sampled[0] == sampled[1] != sampled[2]
+    # so low a temperature is none, for both kinds of models
+    assert written(capsys, *words, "--temperature", 1e-300)[0] == out
     streamed, _ = written(capsys, *words, "--temperature", 0, "--stream")
     assert streamed.split() == out.split()
 

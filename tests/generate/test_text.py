@@ -52,6 +52,15 @@ def test_the_longest_text_that_the_model_allows() -> None:
         texts(prompts, max_new_tokens=4)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_output_that_is_not_finite_is_no_text(temperature: float) -> None:
+    model = tiny("gpt")
+    model.lm_head.weight.data[3, 0] = torch.nan
+    steps = generate(model, random_prompts([4]), max_new_tokens=2, sampling=Sampling(temperature=temperature))
+    with pytest.raises(ValueError, match="the model's output is not finite: its weights hold NaN"):
+        next(steps)
+
+
 def test_token_probabilities() -> None:
     logits_V = torch.tensor([0.5, 0.2, 0.3]).log()
     for options, expected in (

@@ -1,11 +1,13 @@
 """The command lines on a model folder: calibrate, select, perplexity, freeze, and what goes wrong.
 
-Covers `hf/arguments.py`, `hf/card.py` and `hf/task_commands.py` too.
+Covers hf/arguments.py, hf/card.py, hf/identity.py and hf/task_commands.py too.
 """
 
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast, pipeline
+from transformers import AutoTokenizer, PreTrainedTokenizerFast, pipeline
 
 import saf_titan.hf
+from saf_titan.generate.__main__ import main as generate
 from saf_titan.hf.__main__ import main
 from saf_titan.hf.measure import text_loss
 from saf_titan.hf.text import longest_text, require_length, text_windows
@@ -56,7 +59,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cut = write_model(folder / "cut") / "model.safetensors"
     cut.write_bytes(cut.read_bytes()[:1000])
     settings = json.loads((folder / "cut/config.json").read_text())
-    for name, change in (("shape", {"vocab_size": 51}), ("more", {"num_hidden_layers": 3})):
+    (write_model(folder / "words") / "tokenizer.json").write_text("{}")
+    write_model(folder / "list").joinpath("config.json").write_text("[]")
+    unknown = {"vocab_size": 51}, {"num_hidden_layers": 3}, {"model_type": "nosuch"}
+    for name, change in zip(("shape", "more", "kind"), unknown, strict=True):
         config = write_model(folder / name) / "config.json"
         config.write_text(json.dumps(settings | change))
     return folder
@@ -280,6 +286,74 @@ def test_statistics_of_another_length_than_the_plan(
     assert not (tmp_path / "losses").exists()
 
 
+def test_a_tokenizer_of_another_model_is_said(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(write_model(tmp_path / "model", vocab_size=20))
+    text = ["--text", str(made / "text.txt")]
+    message = (
+        f"the tokenizer of {model} gives the id {{}}, and the model knows 20: it is the tokenizer of another model"
+    )
+    for run, words, largest in (
+        (main, ["calibrate", model, *text, "--length", "16", "--out", str(tmp_path / "stats")], LETTERS.index(".")),
+        (generate, [model, "--prompt", "z", "--max-new-tokens", "2"], LETTERS.index("z")),
+    ):
+        assert run(words) == 2
+        assert message.format(largest) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"vocab_size": 51}, "vocab_size is 50 there and 51 here"),
+        ({"hidden_size": 48}, "dim is 32 there and 48 here"),
+        ({"num_key_value_heads": 2}, "num_kv_heads is 4 there and 2 here"),
+        ({"head_dim": 16}, "head_dim is 8 there and 16 here"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "rope_theta is 10000.0 there and 500000.0"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_files_of_a_model_of_the_same_heads_and_other_sizes_are_refused(
+    changes: dict[str, Any], difference: str, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(write_model(tmp_path / "other", **{"num_key_value_heads": 4, **changes}))
+    text = ["--text", str(made / "text.txt")]
+    for words in (
+        ["freeze", model, "--plan", str(made / "plan"), "--out", str(tmp_path / "out")],
+        ["perplexity", model, "--plan", str(made / "plan"), *text],
+        ["replacement", model, "--stats", str(made / "stats"), *text, "--out", str(tmp_path / "out")],
+    ):
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert f"is of another model than {model}: {difference}" in error
+        assert f"calibrate {model} itself" in error
+        assert error.count("\n") == 1
+        assert not (tmp_path / "out").exists()
+
+
+def test_files_of_other_weights_and_of_earlier_versions_are_taken_and_said(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = saf_titan.hf.load(made / "model")
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.1)
+    model.save_pretrained(tmp_path / "trained")
+    AutoTokenizer.from_pretrained(made / "model").save_pretrained(tmp_path / "trained")
+    plan = StaticPlan.load(made / "plan")
+    replace(plan, record=replace(plan.record, model=None)).save(tmp_path / "old")
+    words = ["--text", str(made / "text.txt"), "--sequences", "2"]
+    for folder, file, note in (
+        (made / "model", made / "plan", ""),
+        (tmp_path / "trained", made / "plan", f"note: {made / 'plan'} is of other weights than those of {tmp_path}"),
+        (made / "model", tmp_path / "old", f"note: {tmp_path / 'old'} does not tell of which model it is"),
+    ):
+        assert main(["perplexity", str(folder), "--plan", str(file), *words]) == 0
+        assert capsys.readouterr().err.startswith(note)
+        assert main(["freeze", str(folder), "--plan", str(file), "--out", str(tmp_path / "out")]) == 0
+        error = capsys.readouterr().err
+        assert error.startswith(note)
+        assert error.count("\n") == bool(note)
+        shutil.rmtree(tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -297,13 +371,30 @@ def test_statistics_of_another_length_than_the_plan(
         ("calibrate EMPTY --text TEXT --out X", "it has no config.json"),
         ("calibrate CUT --text TEXT --length 16 --out X", "the weights are damaged or cut short"),
         ("calibrate SHAPE --text TEXT --length 16 --out X", "lm_head.weight, model.embed_tokens.weight"),
+        (
+            "calibrate KIND --text TEXT --length 16 --out X",
+            "kind: The checkpoint you are trying to load has model",
+        ),
+        ("calibrate LIST --text TEXT --length 16 --out X", "list: Unrecognized model"),
+        ("calibrate WORDS --text TEXT --length 16 --out X", "words has no tokenizer that transformers can read (KeyE"),
         ("calibrate MORE --text TEXT --length 16 --out X", "and 8 more; its config.json must be that of its weights"),
-        ("calibrate NONE --text NONE --out MODEL", "model is a folder; give the name of a file"),
-        ("calibrate NONE --text NONE --out X/stats", "make it, or choose another place"),
-        ("replacement NONE --stats STATS --text NONE --out X/losses", "make it, or choose another place"),
+        ("calibrate MODEL --text NONE --out X", "argument --text: "),
+        ("calibrate MODEL --text NONE --out X", "none does not exist: give a UTF-8 text; python -m saf_titan.hf calib"),
+        ("calibrate MODEL --text MODEL --out X", "model is a folder: give a UTF-8 text"),
+        ("calibrate MODEL --data NONE --out X", "none does not exist: give a folder of token shards"),
+        ("perplexity MODEL --text NONE", "argument --text: "),
+        ("freeze MODEL --plan PLAN --compensate --data NONE --out X", "argument --data: "),
+        ("replacement MODEL --stats STATS --text NONE --out X", "argument --text: "),
+        ("finetune MODEL --task sst2 --data NONE --out X", "none does not exist: give a file of the task"),
+        ("finetune MODEL --task sst2 --data TEXT --eval NONE --out X", "argument --eval: "),
+        ("export EMPTY --out X", "empty is not a complete checkpoint: it has no .metadata"),
+        ("export NONE --out X", "none does not exist: give the folder of a checkpoint, <run>/checkpoint/step-N"),
+        ("calibrate NONE --text TEXT --out MODEL", "model is a folder; give the name of a file"),
+        ("calibrate NONE --text TEXT --out X/stats", "make it, or choose another place"),
+        ("replacement NONE --stats STATS --text TEXT --out X/losses", "make it, or choose another place"),
         ("evaluate NONE --tasks none --out X/results", "make it, or choose another place"),
         ("freeze NONE --plan NONE --out TEXT/x", "text.txt is a file; choose another place"),
-        ("finetune MODEL --task sst2 --data NONE --out TEXT/x", "text.txt is a file; choose another place"),
+        ("finetune MODEL --task sst2 --data TEXT --out TEXT/x", "text.txt is a file; choose another place"),
         ("freeze MODEL --plan STATS --out X", "a static_plan is needed"),
         ("freeze FROZEN --plan PLAN --out X", "has a plan of 2 static heads already"),
         ("freeze MODEL --plan PLAN --out FROZEN", "exists already"),
@@ -327,6 +418,9 @@ def test_mistakes_are_one_line(
         "CUT": "cut",
         "SHAPE": "shape",
         "MORE": "more",
+        "KIND": "kind",
+        "LIST": "list",
+        "WORDS": "words",
     }
     for name, place in places.items():
         words = words.replace(name, str(made / place))

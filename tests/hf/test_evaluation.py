@@ -39,6 +39,14 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", refuse)
 
 
+def test_a_device_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("gpuu", "cuda:9"):
+        assert main(["evaluate", "model", "--tasks", "none", "--device", name]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: --device {name}: there is no such device here (")
+        assert error.count("\n") == 1
+
+
 @pytest.fixture(scope="module")
 def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("frozen")

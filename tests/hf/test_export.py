@@ -149,11 +149,20 @@ def test_nanogpt(bias: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
     write_nanogpt(tmp_path / "bias.pt", made, bias=not bias)
     write_nanogpt(tmp_path / "heads.pt", made, n_head=8)
+    write_nanogpt(tmp_path / "width.pt", made, n_embd=64)
+    # a model.py that was changed, here to rotary positions
+    saved = torch.load(tmp_path / "ckpt.pt")
+    del saved["model"]["_orig_mod.transformer.wpe.weight"]
+    torch.save(saved, tmp_path / "lacking.pt")
+    torch.save(saved["model"], tmp_path / "bare.pt")
     # a class of another program would run its code
     (tmp_path / "code.pt").write_bytes(pickle.dumps({"model": print}))
     for name, message in [
         ("bias", f"bias = {not bias}: set model.bias = {str(not bias).lower()}"),
         ("heads", "2 layers of 8 heads"),
+        ("width", "has a width of 64, and the configured model of 32: set model.dim"),
+        ("lacking", "has no tensor 'transformer.wpe.weight': it is not of nanoGPT's model.py"),
+        ("bare", "is not a readable checkpoint of nanoGPT"),
         ("code", "without unpickling code"),
         ("none", "does not exist"),
     ]:

@@ -1,6 +1,7 @@
 """Models with a plan in use: saved, loaded, generating with every cache, padded, trained, adapted."""
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,29 @@ def test_a_cache_of_fixed_size(model_type: str) -> None:
     for start, stop in [(0, 9), *((t, t + 1) for t in range(9, T))]:
         output = logits_of(model, text[:, start:stop], cache=cache, use_cache=True)
         torch.testing.assert_close(output, whole[:, start:stop], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gemma3_text"])
+def test_generation_with_a_cache_of_fixed_size(model_type: str) -> None:
+    model, prompt = frozen_model(model_type), tokens(2, 9)
+    mask = torch.ones_like(prompt)
+    mask[1, :4] = 0
+    settings = {"attention_mask": mask, "max_new_tokens": 8, "min_new_tokens": 8}
+    assert torch.equal(
+        model.generate(prompt, **settings, cache_implementation="static"), model.generate(prompt, **settings)
+    )
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_a_pickled_model_is_the_same_model(model_type: str) -> None:
+    model = frozen_model(model_type)
+    again = pickle.loads(pickle.dumps(model))
+    assert type(again) is type(model)
+    assert type(again.config) is type(model.config)
+    assert torch.equal(logits_of(again, tokens()), logits_of(model, tokens()))
+    # what another process does that has made none of the classes
+    for kind in (type(model), type(model.config)):
+        assert getattr(saf_titan.hf.model, kind.__name__) is kind
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
@@ -174,6 +198,46 @@ def test_a_folder_without_all_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match="lacks weights of SAFLlamaForCausalLM"):
         saf_titan.hf.load(tmp_path)
+
+
+def test_a_model_without_live_heads_has_nothing_to_calibrate() -> None:
+    model = our_model("llama")
+    model.set_plan(make_plan(calibrate_model(model, tokens()), PlanSettings(rate=1.0, max_fit_kl=100.0)))
+    with pytest.raises(ValueError, match="every head of the model is static already: there is nothing left"):
+        calibrate_model(model, tokens())
+
+
+def test_a_plan_is_loaded_into_its_own_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    plan = frozen_model("llama").plan
+    stock = stock_model("llama")
+    stock.save_pretrained(tmp_path / "own")
+    assert saf_titan.hf.load(tmp_path / "own", plan).plan is plan
+    assert not caplog.records
+    stock.lm_head.weight.data *= 1.1
+    stock.save_pretrained(tmp_path / "trained")
+    assert saf_titan.hf.load(tmp_path / "trained", plan).plan is plan
+    assert next(record.getMessage() for record in caplog.records).startswith("the plan is of other weights than those")
+    stock_model("llama", vocab_size=V + 1).save_pretrained(tmp_path / "other")
+    with pytest.raises(ValueError, match=f"the plan is of another model than .*: vocab_size is {V} there and {V + 1}"):
+        saf_titan.hf.load(tmp_path / "other", plan)
+
+
+def test_a_plan_that_the_config_does_not_name_is_an_error(tmp_path: Path) -> None:
+    frozen_model("llama").save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    settings = json.loads(file.read_text())
+    del settings["saf_plan"]
+    file.write_text(json.dumps(settings))
+    for reader in (saf_titan.hf.load, AutoModelForCausalLM.from_pretrained):
+        with pytest.raises(ValueError, match=r"its config\.json names no plan: static heads would attend uniformly"):
+            reader(tmp_path)
+    # a model without static heads that is saved in the same place leaves no plan behind
+    our_model("llama").save_pretrained(tmp_path)
+    assert saf_titan.hf.load(tmp_path).plan is None
+    # beside an ordinary model a plan is just a file
+    stock_model("llama").save_pretrained(tmp_path / "stock")
+    frozen_model("llama").plan.save(tmp_path / "stock/saf_plan.safetensors")
+    assert saf_titan.hf.load(tmp_path / "stock").plan is None
 
 
 def test_half_precision_keeps_the_patterns(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from saf_titan.ops.certificate import ERROR_LIMIT
 from saf_titan.ops.convolution import fft_size
 from saf_titan.ops.exponentials import BAND
 from saf_titan.ops.pattern import PATHS
-from saf_titan.ops.static_mix import compiled
+from saf_titan.ops.static_mix import compiled, planner
 from saf_titan.ops.static_mix.band import CARRY_CHUNKS, mix_head_band
 from saf_titan.ops.static_mix.compiled import is_compiled
 from saf_titan.ops.static_mix.fft import mix_head_fft
@@ -344,21 +344,35 @@ def test_values_that_do_not_fit_are_refused(v: Tensor, message: str) -> None:
 def test_a_named_backend_never_falls_back() -> None:
     pattern = prepare_pattern(*make_families(("spiky",), T_FIT))
     v = torch.zeros(1, T_FIT, 1, 2)
-    with pytest.raises(ValueError, match="'fft' has an error bound of"):
+    message = "'fft' has an error bound of .* take auto or fft64 or gemm or naive"
+    with pytest.raises(ValueError, match=message):
         static_mix(v, pattern, backend="fft")
+    # the same before there are values
+    with pytest.raises(ValueError, match=message):
+        explain(pattern, backend="fft")
     with pytest.raises(ValueError, match="no backend 'fast'; choose one of auto, fft"):
         static_mix(v, pattern, backend="fast")
 
 
-def test_a_named_backend_needs_its_device() -> None:
-    with pytest.raises(ValueError, match="'triton' needs values on 'cuda', but they are on 'cpu'; use 'auto'"):
-        static_mix(torch.zeros(1, 8, 1, 4), prepare_pattern(torch.zeros(1, 8), torch.zeros(1, 8)), backend="triton")
+def test_a_named_backend_needs_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern = prepare_pattern(torch.zeros(1, 8), torch.zeros(1, 8))
+    message = "'triton' needs values on 'cuda', but they are on 'cpu'; here, take auto or fft or .* or naive$"
+    with pytest.raises(ValueError, match=message):
+        static_mix(torch.zeros(1, 8, 1, 4), pattern, backend="triton")
+    with pytest.raises(ValueError, match=message):
+        explain(pattern, backend="triton")
     for path in PATHS:
-        with pytest.raises(ValueError, match=f"'{path}' needs values on 'cpu', but they are on 'cuda:1'; use 'auto'"):
+        message = f"'{path}' needs values on 'cpu', but they are on 'cuda'; here, take auto or naive or triton$"
+        with pytest.raises(ValueError, match=message):
             check_backend(path, torch.device("cuda:1"))
         check_backend(path, torch.device("cpu"))
     for backend in ("auto", "naive", "triton"):
         check_backend(backend, torch.device("cuda"))
+    monkeypatch.setattr(planner, "HAS_TRITON", False)
+    for backend in ("auto", "triton"):
+        with pytest.raises(ValueError, match=r"needs the package triton on a GPU.*; here, take naive$"):
+            check_backend(backend, torch.device("cuda"))
+    check_backend("naive", torch.device("cuda"))
 
 
 def test_explain_says_which_path_and_why(fft: str) -> None:

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import functional as F
 
-from saf_titan.own_loop import FreezableHeads, Freezer
+from saf_titan.own_loop import FreezableHeads, Freezer, freezer
 from saf_titan.saf.plan.plan import StaticPlan
 
 T, V, H, D = 16, 20, 4, 8
@@ -209,3 +209,11 @@ def test_sharded_parameters_are_refused(tmp_path: Path) -> None:
             Freezer(model, adam(model))
     finally:
         dist.destroy_process_group()
+
+
+def test_a_device_without_static_mixing_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model()
+    reason = "needs the package triton on a GPU, and it is not installed"
+    monkeypatch.setattr(freezer, "device_obstacle", lambda backend, device_type: reason)
+    with pytest.raises(ValueError, match=f"static mixing {reason}"):
+        Freezer(model, adam(model))

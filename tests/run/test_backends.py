@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from saf_titan.config import ConfigError, load_config
-from saf_titan.ops.mixed_attention import op
+from saf_titan.ops.static_mix import planner
 from saf_titan.run import launch
 from saf_titan.run.backends import backend_lines, require_backend
 from saf_titan.run.dry_run import describe
@@ -75,7 +75,7 @@ def test_a_backend_that_cannot_run_is_refused_with_those_that_can(
 
 
 def test_on_a_gpu_without_triton_only_the_naive_backend_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(op, "HAS_TRITON", False)
+    monkeypatch.setattr(planner, "HAS_TRITON", False)
     for backend in ("auto", "split", "fused"):
         run = load_config(None, [f"--model.attention_backend={backend}"])
         with pytest.raises(ConfigError, match=r"needs the package triton on a GPU.*choose naive"):

@@ -66,7 +66,7 @@ class _FailingTrainer:
 
 @pytest.mark.parametrize("close_fails", [False, True])
 def test_the_trainer_is_closed_before_the_process_leaves(
-    close_fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    close_fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`leave` ends the process by os._exit, which skips `finally`: what is not closed before it stays open."""
     events: list[str] = []
@@ -85,7 +85,9 @@ def test_the_trainer_is_closed_before_the_process_leaves(
     monkeypatch.setattr(launch, "initial_checkpoint", lambda run: None)
     monkeypatch.setattr(launch, "trainer_config", lambda run, initial: trainer)
     monkeypatch.setattr(launch, "leave", leave)
-    with pytest.raises(Left):
-        launch.launch(load_config(None, [f"--dump_folder={tmp_path / 'run'}"]))
+    with pytest.raises(Left), caplog.at_level(logging.INFO):
+        launch.launch(load_config(None, [f"--dump_folder={tmp_path / 'run'}", "--saf.rate=0.5"]))
+    # a key that the run does not read is named before the run is built
+    assert "note: saf.rate has no effect while saf.enable = false" in caplog.text
     assert events[:3] == ["train", "close", "leave 1"]
     assert "the data end too early" in (tmp_path / "run/error-rank0.txt").read_text()

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from saf_titan.saf.__main__ import main
+from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.fit.content import CompactContent, Content, DenseContent
 from saf_titan.saf.fit.registry import CONTENTS
 from saf_titan.saf.plan.plan import StaticPlan
@@ -111,6 +112,35 @@ def test_show_writes_a_picture(files: Path) -> None:
     assert main([*arguments, "--stats", str(files / "stats")]) == 0
     assert (files / "heads.png").read_bytes().startswith(b"\x89PNG")
     assert main(arguments) == 2
+
+
+def test_a_command_that_is_interrupted_is_one_line(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Calibration, "load", interrupted)
+    assert main(["explain", str(files / "stats")]) == 130
+    assert capsys.readouterr().err == "stopped\n"
+
+
+def test_files_of_two_models_are_refused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = ({"family": "gpt", "num_layers": 2, "dim": dim} for dim in (32, 64))
+    DATA.of_model(one).save(files / "stats")
+    plan_of(DATA.of_model(other), step=0, rate=0.34).save(files / "plan")
+    plan_of(DATA.of_model(one), step=0, rate=0.34).save(files / "own")
+    stats = str(files / "stats")
+    looking = [["show", "PLAN", "--stats", stats], ["explain", stats, "--plan", "PLAN"]]
+    select = ["select", stats, "--base", "PLAN", "--rate", "0.5", "--out", str(files / "out")]
+    for words in looking:
+        assert main([word.replace("PLAN", str(files / "own")) for word in words]) == 0
+        assert not capsys.readouterr().err
+    for words in (*looking, select):
+        assert main([word.replace("PLAN", str(files / "plan")) for word in words]) == 2
+        message = f"{files / 'plan'} is of another model than {stats}: dim is 64 there and 32 here"
+        assert message in capsys.readouterr().err
+    assert not (files / "out").exists()
 
 
 def test_mistakes_are_one_line(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

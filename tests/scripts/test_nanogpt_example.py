@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -59,7 +60,16 @@ def test_train_freeze_save_resume(
 ) -> None:
     """What goes on from a file, before and after the freeze, ends at the same bits as what never stopped."""
     real = torch.save
-    monkeypatch.setattr(torch, "save", lambda state, path: real(state, path.with_name(f"{state['iter_num']}.pt")))
+
+    def save(state: dict[str, Any], path: Path) -> None:
+        real(state, path)
+        shutil.copy(path, path.with_name(f"{state['iter_num']}.pt"))
+
+    def cut_short(state: dict[str, Any], path: Path) -> NoReturn:
+        path.write_bytes(b"half a file")
+        raise OSError("killed")
+
+    monkeypatch.setattr(torch, "save", save)
     whole = tmp_path / "whole"
     train.main(["--data", str(data), "--out_dir", str(whole), *TINY.split(), *STEPS.split()])
     assert "4 of 8 heads static: L" in capsys.readouterr().out
@@ -75,6 +85,11 @@ def test_train_freeze_save_resume(
         assert list(resumed) == list(end)
         for name, value in end.items():
             assert torch.equal(resumed[name], value), name
+    # a save that does not come to its end leaves the file as it was
+    monkeypatch.setattr(torch, "save", cut_short)
+    with pytest.raises(OSError, match="killed"):
+        train.main(["--data", str(data), "--out_dir", str(out), "--resume", *TINY.split(), *STEPS.split()])
+    assert torch.equal(torch.load(out / "ckpt.pt")["model"][name], value)
 
 
 def test_half_precision_with_a_scaler(data: Path, train: ModuleType, tmp_path: Path) -> None:

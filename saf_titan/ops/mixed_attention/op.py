@@ -6,7 +6,6 @@ Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -18,12 +17,11 @@ from saf_titan.ops.mixed_attention.naive import mixed_attention_naive
 from saf_titan.ops.mixed_attention.split import mixed_attention_split
 from saf_titan.ops.packing import check_packing
 from saf_titan.ops.pattern import StaticPattern
+from saf_titan.ops.static_mix import planner
 from saf_titan.ops.static_mix.op import check_dtype
 
 BACKENDS = ("auto", "naive", "split", "fused")
 MAX_GPU_HEAD_DIM = 128
-# looked up once: torch.compile could not trace the search
-HAS_TRITON = find_spec("triton") is not None
 
 
 def mixed_attention(
@@ -166,8 +164,8 @@ def device_obstacle(backend: str, head_dim: int, device_type: str) -> str | None
     """
     if device_type != "cuda":
         return None
-    if backend != "naive" and not HAS_TRITON:
-        return "needs the package triton on a GPU, and it is not installed"
+    if backend != "naive" and (obstacle := planner.device_obstacle("auto", device_type)) is not None:
+        return obstacle
     if backend == "fused" and head_dim > MAX_GPU_HEAD_DIM:
         return f"takes head dims up to {MAX_GPU_HEAD_DIM} on a GPU, but D={head_dim}"
     return None

@@ -6,6 +6,7 @@ whose bound is too large.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
@@ -15,6 +16,8 @@ from saf_titan.ops.pattern import PATHS, StaticPattern
 from saf_titan.ops.static_mix.compiled import is_compiled
 
 BACKENDS = ("auto", *PATHS, "naive", "triton")
+# looked up once: torch.compile could not trace the search
+HAS_TRITON = find_spec("triton") is not None
 # Running sums are always fastest. Accept them only where they represent the pattern exactly up to fp32 rounding.
 SUM_ERROR_LIMIT = 1e-6
 # From FFT_MIN_LENGTH on, torch's FFT is faster than dense products. From BAND_MIN_LENGTH on, a band with exponentials
@@ -33,9 +36,11 @@ class Choice(NamedTuple):
 def explain(pattern: StaticPattern, T: int | None = None, backend: str = "auto") -> list[Choice]:
     """Return the choice for every static head, in order, at length T (default: T_fit).
 
-    Raises ValueError for an unknown backend, and for a named one whose error bound is too large for a head.
+    Raises ValueError, with the backends that work, for an unknown backend, for a named one that cannot run where the
+    pattern is, and for a named one whose error bound is too large for a head. So a program can ask before its first
+    call of `static_mix`.
     """
-    check_backend(backend)
+    check_backend(backend, pattern.alpha_HT.device)
     T = pattern.T_fit if T is None else T
     compiled = is_compiled()
     # The bounds hold at T_fit. A shorter sequence has smaller sums, but its transform may have more roundings.
@@ -58,9 +63,10 @@ def choose_path(errors: dict[str, float], T: int, backend: str = "auto", *, comp
     if backend != "auto":
         # written with <=, so that NaN is refused too
         if not errors[backend] <= ERROR_LIMIT:
+            within = [path for path in PATHS if errors[path] <= ERROR_LIMIT]
             raise ValueError(
                 f"backend {backend!r} has an error bound of {errors[backend]:.1e} for this pattern, above the limit of "
-                f"{ERROR_LIMIT:.0e}; use backend 'auto', which takes a path with a smaller bound"
+                f"{ERROR_LIMIT:.0e}; take {_either('auto', *within, 'naive')}"
             )
         return Choice(backend, "asked for")
     if not errors["gemm"] <= ERROR_LIMIT:
@@ -85,9 +91,28 @@ def choose_path(errors: dict[str, float], T: int, backend: str = "auto", *, comp
 
 
 def check_backend(backend: str, device: torch.device | None = None) -> None:
-    """Raise ValueError if `backend` is unknown or cannot run on the device of the values."""
+    """Raise ValueError, with the backends that work, if `backend` is unknown or cannot run on the device of the values.
+
+    device: None or "meta" to check the name alone.
+    """
     if backend not in BACKENDS:
         raise ValueError(f"static mixing has no backend {backend!r}; choose one of {', '.join(BACKENDS)}")
-    needed = {"triton": "cuda"}.get(backend, "cpu" if backend in PATHS else None)
-    if device is not None and needed is not None and device.type not in (needed, "meta"):
-        raise ValueError(f"backend {backend!r} needs values on {needed!r}, but they are on '{device}'; use 'auto'")
+    if device is None or device.type == "meta":
+        return
+    if (obstacle := device_obstacle(backend, device.type)) is not None:
+        allowed = [name for name in BACKENDS if device_obstacle(name, device.type) is None]
+        raise ValueError(f"backend {backend!r} {obstacle}; here, take {_either(*allowed)}")
+
+
+def device_obstacle(backend: str, device_type: str) -> str | None:
+    """Return why a backend cannot run on a type of device, as the end of a sentence, or None if it can."""
+    needed = "cpu" if backend in PATHS else "cuda" if backend == "triton" else device_type
+    if device_type != needed:
+        return f"needs values on '{needed}', but they are on '{device_type}'"
+    if device_type == "cuda" and backend != "naive" and not HAS_TRITON:
+        return "needs the package triton on a GPU, and it is not installed"
+    return None
+
+
+def _either(*names: str) -> str:
+    return " or ".join(names)

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from saf_titan.saf import container
+from saf_titan.saf.calibrate.model_identity import Identity
 
 _KIND, _VERSION = "calibration", 1
 
@@ -30,6 +31,8 @@ class CalibrationRecord:
     source: str = ""
     heads: tuple[int, int] | None = None
     """(layers, query heads per layer) of the model; None in files of earlier versions."""
+    model: Identity | None = None
+    """The model that was measured, see `model_identity`; None in files of earlier versions."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; fields that are None are left out."""
@@ -98,6 +101,10 @@ class Calibration:
                 f"checkpoint with saf_titan.saf calibrate CHECKPOINT --selector NAME"
             )
         return table[selector]
+
+    def of_model(self, identity: Identity) -> Calibration:
+        """This calibration with the identity of its model in the record."""
+        return dataclasses.replace(self, record=dataclasses.replace(self.record, model=identity))
 
     def with_scores(self, **scores_LH: Tensor) -> Calibration:
         """Return a copy with further scores, each (L, H), lower = more static, under the name of their selector.

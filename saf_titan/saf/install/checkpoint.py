@@ -20,13 +20,21 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from saf_titan.fields.places import require_new_folder
 from saf_titan.saf import container
+from saf_titan.saf.calibrate.model_identity import QUERY_KEY, WEIGHTS, weights_digest
 from saf_titan.saf.container import readable, write_file
-from saf_titan.saf.install.integrity import CheckedReader, DamagedCheckpoint, first_cause, read_index
+from saf_titan.saf.install.integrity import (
+    CheckedReader,
+    DamagedCheckpoint,
+    first_cause,
+    read_index,
+    require_complete,
+)
 from saf_titan.saf.install.rows import (
     HeadShape,
     StaticRows,
     count_layers,
     find_shape,
+    query_key_weights,
     remove_rows,
     restore_rows,
     zero_rows,
@@ -123,6 +131,19 @@ def apply_plan(state: dict[str, Any], plan: StaticPlan, num_heads: int | None = 
     changed += zero_rows(moments, rows)
     state.setdefault(section, {})[key] = plan.to_bytes()
     return changed
+
+
+def checkpoint_identity(state: dict[str, Any]) -> dict[str, Any] | None:
+    """The identity of the model of a checkpoint, as a freeze at its step would record it; see `model_identity`.
+
+    state: of `read_checkpoint`, before `apply_plan`. None for a checkpoint of stock torchtitan, which does not tell.
+    """
+    section, key = _MODEL_PATH
+    if (text := state.get(section, {}).get(key)) is None:
+        return None
+    with readable("the model's description in the checkpoint", "JSON text"):
+        sizes: dict[str, Any] = json.loads(text)
+    return {**sizes, WEIGHTS: weights_digest(QUERY_KEY, query_key_weights(model_tensors(state)))}
 
 
 def export_compact(source: Path, out: Path, num_heads: int | None = None) -> tuple[int, int]:
@@ -261,12 +282,6 @@ def _tied(weights: Mapping[str, Tensor]) -> dict[str, str]:
             if other != name:
                 tied[name] = other
     return tied
-
-
-def require_complete(folder: Path) -> None:
-    """Raise ValueError unless a folder holds a checkpoint that was written to its end."""
-    if not (folder / ".metadata").is_file():
-        raise ValueError(f"{folder} is not a complete checkpoint: it has no .metadata")
 
 
 @contextmanager

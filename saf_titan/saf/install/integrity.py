@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -83,13 +84,31 @@ def check_stream(folder: Path, name: str, entry: Any) -> None:
         raise DamagedCheckpoint(f"{path} is damaged: {name} does not match its checksum")
 
 
+def require_complete(folder: Path) -> None:
+    """ValueError unless a folder holds a checkpoint that was written to its end; it names those that lie inside."""
+    if (folder / INDEX).is_file():
+        return
+    if not folder.exists():
+        raise ValueError(f"{folder} does not exist: give the folder of a checkpoint, <run>/checkpoint/step-N")
+    newest = newest_inside(folder)
+    hint = f"; give one that lies in it, for example {newest}" if newest is not None else ""
+    raise ValueError(f"{folder} is not a complete checkpoint: it has no {INDEX}{hint}")
+
+
+def newest_inside(folder: Path) -> Path | None:
+    """The newest complete checkpoint in the folder of a run, or in that of its checkpoints; None if there is none."""
+    inside = [index.parent for depth in ("step-*", "*/step-*") for index in folder.glob(f"{depth}/{INDEX}")]
+    # not step-N-live, which a freeze at the end of a run leaves
+    steps = {int(match[1]): path for path in inside if (match := re.fullmatch(r"step-(\d+)", path.name))}
+    return steps[max(steps)] if steps else None
+
+
 def damages(folder: Path) -> Iterator[str]:
     """Yield every fault of a checkpoint, one line each; none if it holds what was written. Reads all files.
 
     Raises ValueError if the folder holds no complete checkpoint, and OSError if a file cannot be read.
     """
-    if not (folder / INDEX).is_file():
-        raise ValueError(f"{folder} is not a complete checkpoint: it has no {INDEX}")
+    require_complete(folder)
     try:
         metadata = read_index(folder)
         faults = list(_index_faults(folder, metadata))

@@ -55,6 +55,16 @@ def count_layers(tensors: Mapping[str, Tensor]) -> int:
     return 1 + max((int(match[1]) for name in tensors if (match := _WEIGHT.search(name))), default=-1)
 
 
+def query_key_weights(tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    """The query and key projections of a model's weights: those of layer 0, then those of layer 1, and so on."""
+    found = {
+        (int(match[1]), "qk".index(match[2])): tensor
+        for name, tensor in tensors.items()
+        if (match := _WEIGHT.search(name)) and match[2] in "qk"
+    }
+    return [found[key] for key in sorted(found)]
+
+
 class StaticRows:
     """Finds the rows or columns that a plan's heads no longer use in a tensor, by the name of the tensor."""
 

@@ -231,7 +231,10 @@ def _check_base(calibration: Calibration, base_heads: Sequence[StaticHead]) -> N
     seen = {(layer, head) for layer, head in (~calibration.live_LH).nonzero().tolist()}
     if planned != seen:
         difference = ", ".join(head_name(layer, head) for layer, head in sorted(planned ^ seen))
-        raise ValueError(f"the plan so far and the calibration disagree about which heads are static: {difference}")
+        raise ValueError(
+            f"the plan so far and the calibration disagree about which heads are static: {difference}; calibrate the "
+            "model in which exactly the heads of the plan are static"
+        )
 
 
 def _check_list(order: Ranking, calibration: Calibration, quota: int) -> None:

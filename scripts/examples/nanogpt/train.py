@@ -90,7 +90,9 @@ def main(argv=None):
     def save():
         args.out_dir.mkdir(parents=True, exist_ok=True)
         state = {"model": raw_model.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
-        torch.save(state | {"iter_num": iter_num}, path)
+        # a process that is killed while it saves must not take the last checkpoint with it
+        torch.save(state | {"iter_num": iter_num}, path.with_suffix(".new"))
+        path.with_suffix(".new").replace(path)
 
     while True:
         if iter_num == args.freeze_at and freezer.plan is None:  # SAF

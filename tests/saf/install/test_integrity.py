@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from saf_titan.run.resume import read_freeze
 from saf_titan.saf.__main__ import main
 from saf_titan.saf.install.checkpoint import load_weights, read_checkpoint, write_checkpoint
-from saf_titan.saf.install.integrity import check_stream, damages, read_index
+from saf_titan.saf.install.integrity import check_stream, damages, newest_inside, read_index, require_complete
 
 STATE = {
     "weight": torch.arange(3000.0).view(3, 1000),
@@ -115,6 +116,25 @@ def test_an_empty_index_has_a_reason(folder: Path) -> None:
 def test_an_unfinished_checkpoint_cannot_be_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(tmp_path)]) == 2
     assert f"{tmp_path} is not a complete checkpoint" in capsys.readouterr().err
+
+
+def test_a_folder_of_checkpoints_names_the_newest(tmp_path: Path) -> None:
+    for name in ("step-9", "step-10", "step-10-live", "step-11"):
+        (tmp_path / "run/checkpoint" / name).mkdir(parents=True)
+        if name != "step-11":
+            (tmp_path / "run/checkpoint" / name / ".metadata").touch()
+    newest = tmp_path / "run/checkpoint/step-10"
+    for folder in (tmp_path / "run", tmp_path / "run/checkpoint"):
+        assert newest_inside(folder) == newest
+        with pytest.raises(ValueError, match=f"it has no .metadata; give one that lies in it, for example {newest}$"):
+            require_complete(folder)
+        with pytest.raises(
+            ValueError, match=f"give the step-N folder of one such as {newest}, by checkpoint.load_step"
+        ):
+            read_freeze(folder)
+    assert newest_inside(tmp_path / "run/checkpoint/step-11") is None
+    with pytest.raises(ValueError, match="none does not exist: give the folder of a checkpoint"):
+        require_complete(tmp_path / "none")
 
 
 def test_checking_reads_streams_of_any_size(tmp_path: Path) -> None:
