@@ -14,3 +14,11 @@ pub mod simd;
 pub mod static_mix;
 pub mod text;
 mod threads;
+
+// random texts against naive forms, by the public names alone: a module, because a test outside of the crate has the
+// crate compiled once more, with optimisation
+#[cfg(test)]
+extern crate self as rust_data;
+#[cfg(test)]
+#[path = "../tests/properties.rs"]
+mod properties;

@@ -1,23 +1,22 @@
-"""Real training runs through torchrun, for tests."""
+"""Real training runs, for tests: ranks as torchrun starts them, and torchrun itself."""
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
+import select
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from tests.e2e.rank_server import RankServer
+from tests.warm.python import ROOT, environment, warm_python
 
-ROOT = Path(__file__).parents[2]
+__all__ = ["ROOT", "TINY", "Run", "environment", "execute", "family", "interrupt", "module", "torchrun", "train"]
+
 TINY = Path(__file__).parent / "tiny.toml"
 
 
@@ -42,26 +41,19 @@ class Run:
         return [row for row in self.rows if row["kind"] == kind]
 
 
-def torchrun(ranks: int) -> list[str]:
-    """The command line before the script; only the first rank's output is shown."""
+def torchrun(ranks: int, python: str | None = None) -> list[str]:
+    """The command line before the script; only the first rank's output is shown.
+
+    Args:
+        python: the interpreter of the launcher and of all ranks; None for one that starts at once.
+    """
     launcher = ["-m", "torch.distributed.run", "--nproc_per_node", str(ranks), "--local-ranks-filter", "0"]
-    return [sys.executable, *launcher, "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
+    return [python or warm_python(), *launcher, "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
 
 
 def module(folder: Path, *overrides: str, config: Path = TINY) -> list[str]:
     """The module and arguments of a run that writes to ``folder``."""
     return ["-m", "saf_titan.train", "--config", str(config), "--dump_folder", str(folder), *overrides]
-
-
-def environment() -> dict[str, str]:
-    """CPU, one thread a rank, this checkout."""
-    return {
-        **os.environ,
-        "SAF_TITAN_DEVICE": "cpu",
-        "CUDA_VISIBLE_DEVICES": "",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(ROOT),
-    }
 
 
 def train(
@@ -70,31 +62,58 @@ def train(
     ranks: int = 2,
     config: Path = TINY,
     status: int = 0,
-    through_torchrun: bool = False,
     seconds_a_look: float | None = None,
 ) -> Run:
-    """Run to the end and check the exit status; ``status`` 1 stands for any failure (the launcher has its own).
+    """Run to the end and check the exit status; ``status`` 1 stands for any failure.
 
-    The ranks are forked from a server that has imported torch already (see ``rank_server``), or started by torchrun.
-    Only a forked run can have a clock that goes on by ``seconds_a_look`` at every look instead of the real one.
+    What a rank does is the same as under torchrun: `python -m saf_titan.train` with the variables that torchrun sets,
+    in a process of its own. If one rank fails the others are ended, as torchrun does. `test_interrupt.py` and
+    `test_stock.py` start runs through torchrun itself.
+
+    Args:
+        seconds_a_look: the run's clock goes on by this much whenever it is looked at, whatever the machine does;
+            None for the real clock.
     """
     words = module(folder, *overrides, config=config)
-    if through_torchrun:
-        finished = execute([*torchrun(ranks), *words])
-        exit_status, output = finished.returncode, finished.stdout
-    else:
-        with tempfile.NamedTemporaryFile("r", errors="replace") as log:
-            exit_status = _server().run(words[2:], ranks=ranks, output=Path(log.name), seconds_a_look=seconds_a_look)
-            output = log.read()
+    if seconds_a_look is not None:
+        words = ["-m", "tests.e2e.clocked", str(seconds_a_look), *words[2:]]
+    with tempfile.NamedTemporaryFile("r", errors="replace") as log:
+        exit_status = _run_ranks(words, ranks, log)
+        # the ranks wrote through the same open file
+        log.seek(0)
+        output = log.read()
     assert (exit_status != 0) == (status != 0), output[-6000:]
     return Run(folder=folder, status=exit_status, output=output)
 
 
-@cache
-def _server() -> RankServer:
-    server = RankServer(environment(), ROOT)
-    atexit.register(server.close)
-    return server
+def _run_ranks(words: list[str], ranks: int, log: IO[str]) -> int:
+    """Start ranks, wait for all, and return the exit status of the first one that failed, or 0."""
+    import torch.distributed as dist
+
+    # the ranks meet here, as they meet at the store of torchrun's agent
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    processes = {}
+    for rank in range(ranks):
+        variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port, "TORCHELASTIC_USE_AGENT_STORE": True}
+        process = subprocess.Popen(
+            [warm_python(), *words],
+            env={**environment(), **{name: str(value) for name, value in (variables | meeting).items()}},
+            cwd=ROOT,
+            stdout=log.fileno() if rank == 0 else subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
+        )
+        processes[os.pidfd_open(process.pid)] = process
+    first_failure = 0
+    while processes:
+        for ended in select.select(list(processes), [], [])[0]:
+            status = processes.pop(ended).wait()
+            os.close(ended)
+            if status and not first_failure:
+                first_failure = status
+                for other in processes.values():
+                    other.terminate()
+    return first_failure
 
 
 def execute(words: list[str], preexec_fn: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
@@ -112,14 +131,23 @@ def execute(words: list[str], preexec_fn: Callable[[], None] | None = None) -> s
     )
 
 
-def interrupt(folder: Path, *overrides: str, ranks: int, at: str, by: signal.Signals, whole_group: bool = False) -> Run:
+def interrupt(
+    folder: Path,
+    *overrides: str,
+    ranks: int,
+    at: str,
+    by: signal.Signals,
+    whole_group: bool = False,
+    python: str | None = None,
+) -> Run:
     """Start a run, send a signal when ``at`` appears in its output, and wait for its end.
 
     Args:
         whole_group: signal every process of the run instead of the first one (which passes on what can be caught).
+        python: the interpreter of the launcher and of all ranks; None for one that starts at once.
     """
     with subprocess.Popen(
-        [*torchrun(ranks), *module(folder, *overrides)],
+        [*torchrun(ranks, python), *module(folder, *overrides)],
         env=environment(),
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -147,11 +175,14 @@ def interrupt(folder: Path, *overrides: str, ranks: int, at: str, by: signal.Sig
 
 def family(leader: int) -> list[int]:
     """A process and all its descendants; the launcher gives each rank a session of its own."""
-    listing = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(["ps", "-eo", "pid=,ppid=,comm="], capture_output=True, text=True, check=True).stdout
     children: dict[int, list[int]] = {}
     for line in listing.splitlines():
-        pid, parent = map(int, line.split())
-        children.setdefault(parent, []).append(pid)
+        pid, parent, name = line.split(maxsplit=2)
+        children.setdefault(int(parent), []).append(int(pid))
+        if name.startswith("for "):
+            # the client of a warm Python stands for a process that is no child of it
+            children.setdefault(int(pid), []).append(int(name.removeprefix("for ")))
     family, queue = [], [leader]
     while queue:
         family.append(queue.pop())

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from saf_titan.generate.__main__ import main as generate
 from saf_titan.hf.__main__ import main
 from saf_titan.saf.install.checkpoint import model_tensors, read_checkpoint
 from saf_titan.saf.plan.plan import StaticPlan
+from tests.warm.python import warm_python
 
 TINY = Path(__file__).parents[1] / "e2e/tiny.toml"
 WORDS = "the history of the world, it's 1234 naïve don'ts\n\n  and  spaces. 東京 "
@@ -57,7 +57,7 @@ def write_tokenizer(path: Path) -> None:
 
 
 def train(config: Path, *words: str) -> None:
-    subprocess.run([sys.executable, "-m", "saf_titan.train", "--config", str(config), *words], check=True)
+    subprocess.run([warm_python(), "-m", "saf_titan.train", "--config", str(config), *words], check=True)
 
 
 def test_the_exported_folder_reads_and_writes_as_the_run_does(

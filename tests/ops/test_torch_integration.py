@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import subprocess
-import sys
 from collections import Counter
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from saf_titan.ops import SAVED_OPS, StaticPattern, mixed_attention, prepare_pattern
 from tests.ops.pattern_families import make_families
+from tests.warm.python import warm_python
 
 T, D, C = 24, 4, 16
 
@@ -116,7 +116,7 @@ def test_compiles_as_one_graph_with_the_same_gradients() -> None:
 
 @pytest.mark.distributed
 def test_compiled_sharded_and_checkpointed_at_once() -> None:
-    command = [sys.executable, "-W", "error::UserWarning", "-m", "torch.distributed.run", "--standalone"]
+    command = [warm_python(), "-W", "error::UserWarning", "-m", "torch.distributed.run", "--standalone"]
     run = subprocess.run(
         [*command, "--nproc-per-node", "2", __file__], capture_output=True, text=True, timeout=120, check=False
     )

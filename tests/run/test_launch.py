@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from saf_titan.config import load_config
 from saf_titan.run import launch
 from saf_titan.run.launch import _write_report
+from tests.warm.python import warm_python
 
 
 def test_a_report_that_fails_is_no_failure_of_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -36,7 +36,7 @@ for limit in (2_000, 10_000, 50_000):
     except BaseException as error:
         print(_explain(error, run))
 """
-    words = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)]
+    words = [warm_python(), "-W", "ignore", "-c", code, str(tmp_path)]
     lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
     assert len(lines) == 3
     for line in lines:

@@ -1,13 +1,11 @@
 """What four processes computed, for several test files."""
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.warm.python import ROOT, environment, warm_python
 
 
 @pytest.fixture(scope="session")
@@ -23,9 +21,9 @@ def four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tests.saf.calibrate.calibrate_worker",
     ]
     result = subprocess.run(
-        [sys.executable, *command, str(out)],
+        [warm_python(), *command, str(out)],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        env=environment(),
         capture_output=True,
         text=True,
     )

@@ -13,7 +13,6 @@ import re
 import signal
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ import pytest
 from saf_titan.study.__main__ import main
 from tests.e2e.conftest import corpus_overrides
 from tests.e2e.runs import ROOT, TINY, environment, family
+from tests.warm.python import warm_python
 
 __all__ = ["corpus_overrides"]
 pytestmark = pytest.mark.distributed
@@ -54,7 +54,7 @@ ARMS = {"ordinary": "ordinary", "mean 25 %": "mean_25__", "same heads pruned": "
 
 
 def start(words: list[str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "saf_titan.study", *words]
+    command = [warm_python(), "-m", "saf_titan.study", *words]
     return subprocess.Popen(
         command, env=environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
