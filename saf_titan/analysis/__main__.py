@@ -3,7 +3,7 @@
     python -m saf_titan.analysis contributions MODEL --text FILE [--out FILE]
     python -m saf_titan.analysis sinks MODEL --text FILE [--out FILE]
     python -m saf_titan.analysis interventions MODEL --text FILE --out DIR
-    python -m saf_titan.analysis report RUN [--text FILE] [--out FILE]
+    python -m saf_titan.analysis report RUN [--text FILE] [--out FILE] [--heads N]
     python -m saf_titan.analysis report RUN RUN [--out FILE]
     python -m saf_titan.analysis report MODEL --text FILE --out FILE
 
@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from saf_titan.fields.command_line import Parser, note_unused, run_command, value_of
-from saf_titan.fields.places import require_input_file
+from saf_titan.fields.places import require_file_place, require_input_file
 from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE, Range
+from saf_titan.report.format import count
 
 if TYPE_CHECKING:
     from saf_titan.analysis.decoder import AnalysedDecoder
@@ -32,17 +33,24 @@ if TYPE_CHECKING:
 def contributions(args: argparse.Namespace) -> int:
     if args.query is not None and args.query >= args.length:
         raise ValueError(f"--query {args.query}, but the sequences have the positions 0 to {args.length - 1}")
-    _require_place(args.out)
+    if args.out is not None:
+        require_file_place(args.out)
     decoder, excerpts = _open(args)
     from saf_titan.analysis.contribution_tables import measure_contributions, query_lines, token_shares
     from saf_titan.analysis.tables import stdout_is_terminal
 
     measured = measure_contributions(
-        decoder, excerpts.tokens_NT, is_behind_norm=args.behind_norm, progress=_progress("contributions")
+        decoder,
+        excerpts.tokens_NT,
+        layers=args.layers,
+        is_behind_norm=args.behind_norm,
+        progress=_progress("contributions"),
     )
     print("\n".join(measured.lines(is_terminal=stdout_is_terminal())))
     if args.query is not None:
-        shares = token_shares(decoder, excerpts.tokens_NT[:1], args.query, is_behind_norm=args.behind_norm)
+        shares = token_shares(
+            decoder, excerpts.tokens_NT[:1], args.query, layers=args.layers, is_behind_norm=args.behind_norm
+        )
         print()
         print("\n".join(query_lines(decoder, excerpts.tokens_NT[0], shares, is_terminal=stdout_is_terminal())))
     _write(args.out, _about(args, decoder) | measured.to_json())
@@ -50,7 +58,8 @@ def contributions(args: argparse.Namespace) -> int:
 
 
 def sinks(args: argparse.Namespace) -> int:
-    _require_place(args.out)
+    if args.out is not None:
+        require_file_place(args.out)
     decoder, excerpts = _open(args)
     from saf_titan.analysis.sink_tables import measure_sinks
     from saf_titan.analysis.tables import stdout_is_terminal
@@ -59,6 +68,7 @@ def sinks(args: argparse.Namespace) -> int:
         decoder,
         excerpts.tokens_NT,
         eps=args.eps,
+        layers=args.layers,
         is_behind_norm=args.behind_norm,
         progress=_progress("sinks"),
     )
@@ -81,14 +91,18 @@ def interventions(args: argparse.Namespace) -> int:
         fractions=args.shares,
         spares_first={"both": (False, True), "kept": (True,), "removable": (False,)}[args.first],
         seeds=tuple(range(args.seeds)),
+        layers=args.layers,
         is_behind_norm=args.behind_norm,
     )
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"--out {args.out} cannot be made ({error.strerror}): give another folder") from error
+    from saf_titan.analysis.intervention_results import FILES, ranking_lines, share_lines, write_results
+
+    for name in FILES:
+        require_file_place(args.out / name)
     decoder, excerpts = _open(args)
-    from saf_titan.analysis.intervention_results import ranking_lines, share_lines, write_results
     from saf_titan.analysis.interventions import measure_interventions, measured_positions
     from saf_titan.analysis.tables import stdout_is_terminal
 
@@ -102,7 +116,8 @@ def interventions(args: argparse.Namespace) -> int:
         progress=_progress("interventions"),
     )
     print(
-        f"{len(excerpts.tokens_NT)} sequences of {args.length} tokens, {len(rows_N)} positions of each measured, keys "
+        f"{count(len(excerpts.tokens_NT), 'sequence')} of {args.length} tokens, {count(len(rows_N), 'position')} of "
+        "each measured, keys "
         f"scored by {settings.grain}; loss of the whole model {study.nll_P.mean():.4f} nat"
     )
     for way in settings.ways:
@@ -127,9 +142,12 @@ def report(args: argparse.Namespace) -> int:
     if len(args.models) > 1:
         if args.text is not None:
             raise ValueError("--text is for one run or model; leave it out, and runs are compared by their logs")
+        note_unused(args, ["heads"], "on a comparison, which draws no patterns")
         print(write_comparison(args.models, args.out or Path(COMPARISON_FILE)))
         return 0
     (args.model,) = args.models
+    if not args.model.exists():
+        raise ValueError(f"{args.model} does not exist: give the folder of a run, or a model")
     is_run = (args.model / METRICS_FILE).is_file()
     if not is_run and args.text is None:
         raise ValueError(
@@ -138,11 +156,12 @@ def report(args: argparse.Namespace) -> int:
     if not is_run and args.out is None:
         raise ValueError("give --out FILE: only a run's report has a place of its own, in the folder of the run")
     if args.text is None:
-        print(write_report(args.model, out=args.out))
+        print(write_report(args.model, heads=args.heads, out=args.out))
         return 0
     if args.sequences < 2:
         raise ValueError(f"--sequences {args.sequences}: the variance over sequences needs at least 2")
-    _require_place(args.out)
+    if args.out is not None:
+        require_file_place(args.out)
     decoder, excerpts = _open(args)
     from saf_titan.report import markup
     from saf_titan.report.model_page import model_sections, write_model_report
@@ -155,8 +174,9 @@ def report(args: argparse.Namespace) -> int:
     if is_run:
         sections = model_sections(decoder, excerpts, **measure)
         title = markup.heading(f"Attention of {decoder.name}")
-        print(write_report(args.model, out=args.out, more=[title, *sections]))
+        print(write_report(args.model, heads=args.heads, out=args.out, more=[title, *sections]))
     else:
+        note_unused(args, ["heads"], "without a run, whose freezes have patterns")
         print(write_model_report(decoder, excerpts, args.out, **measure))
     return 0
 
@@ -176,24 +196,21 @@ def _open(args: argparse.Namespace) -> tuple[AnalysedDecoder, Excerpts]:
     excerpts = decoder.read(args.text, args.sequences, args.length)
     opening = f", each behind {' '.join(map(str, excerpts.opening))}" if excerpts.opening else ""
     print(
-        f"{decoder.name}: {len(excerpts.tokens_NT)} sequences of {args.length} tokens of {excerpts.source}{opening}",
+        f"{decoder.name}: {count(len(excerpts.tokens_NT), 'sequence')} of {args.length} tokens of {excerpts.source}"
+        f"{opening}",
         file=sys.stderr,
     )
     return decoder, excerpts
 
 
 def _about(args: argparse.Namespace, decoder: AnalysedDecoder) -> dict[str, Any]:
-    return {"model": decoder.name, "text": str(args.text), "sequences": args.sequences, "length": args.length}
-
-
-def _require_place(out: Path | None) -> None:
-    """Raise ValueError, before anything is measured, if `out` cannot be a file."""
-    if out is None:
-        return
-    if out.is_dir():
-        raise ValueError(f"--out {out} is a folder: give a file in it")
-    if not out.parent.is_dir():
-        raise ValueError(f"--out {out}: there is no folder {out.parent}; make it, or give another file")
+    return {
+        "model": decoder.name,
+        "text": str(args.text),
+        "sequences": args.sequences,
+        "length": args.length,
+        "layers": sorted(decoder.chosen_layers(args.layers)),
+    }
 
 
 def _write(out: Path | None, values: dict[str, Any]) -> None:
@@ -221,9 +238,28 @@ def _shares(text: str) -> tuple[float, ...]:
     return tuple(_SHARE(part) for part in text.split(","))
 
 
+def _layers(text: str) -> tuple[int, ...]:
+    """Layers as "0,3,6-11": numbers and ranges, both ends included."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        bounds = (_WHOLE(first), _WHOLE(last or first))
+        if bounds[0] > bounds[1]:
+            raise argparse.ArgumentTypeError(f"{part!r} goes from a later layer to an earlier one")
+        found += range(bounds[0], bounds[1] + 1)
+    return tuple(sorted(set(found)))
+
+
 def _add_model(command: argparse.ArgumentParser, *, sequences: int, length: int) -> None:
     command.add_argument("model", type=Path, metavar="MODEL")
     command.add_argument("--text", type=Path, required=True, metavar="FILE", help="UTF-8 text")
+    command.add_argument(
+        "--layers",
+        type=_layers,
+        default=(),
+        metavar="N,A-B,...",
+        help="counted from 0, for example 0,6-11; default: all",
+    )
     _add_measurement(command, sequences=sequences, length=length)
 
 
@@ -295,6 +331,9 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument(
         "--out", type=Path, metavar="FILE", help="default: report.html in a run's folder, comparison.html"
+    )
+    command.add_argument(
+        "--heads", type=_WHOLE, default=8, metavar="N", help="draw the patterns of N heads of each freeze; default: 8"
     )
     command.set_defaults(run=report)
     return main

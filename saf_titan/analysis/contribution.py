@@ -35,6 +35,8 @@ Level = Literal["head", "layer"]
 
 _ROUNDINGS = 8
 """An output of less than so many roundings of the sum of the lengths of its terms has no direction left."""
+_SMALLEST_DIAGONAL = 1e-2
+"""Of Cholesky's factor, relative to the largest entry: orthonormal up to 1e-10 or so in float64."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,25 @@ def head_values(v_BTKD: Tensor, wo_HDC: Tensor, *, gain_C: Tensor | None = None)
     dtype = torch.promote_types(torch.promote_types(v_BTKD.dtype, wo_HDC.dtype), torch.float32)
     if gain_C is not None:
         wo_HDC = wo_HDC * gain_C
-    basis_HCM, map_HMD = torch.linalg.qr(wo_HDC.mT.double())
-    map_HDM, basis_HMC = map_HMD.mT.to(dtype), basis_HCM.mT.to(dtype)
+    map_HDM, basis_HMC = (part.to(dtype).contiguous() for part in _split(wo_HDC.double()))
     v_BKTD = v_BTKD.to(dtype).transpose(1, 2)
     v_BHTM = (v_BKTD.unsqueeze(2) @ map_HDM.unflatten(0, (K, H // K))).flatten(1, 2)
     return HeadValues(v_BHTM, basis_HMC, v_BHTM.norm(dim=-1))
+
+
+def _split(wo_HDC: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (H, D, M) and (H, M, C) whose product is wo_HDC, the second with orthonormal rows; all are float64.
+
+    Cholesky's factor of W W^T takes half the time of QR. It squares the condition of W, so QR takes over where that
+    could be seen.
+    """
+    factor_HDD, failed_H = torch.linalg.cholesky_ex(wo_HDC @ wo_HDC.mT)
+    diagonal_HD = factor_HDD.diagonal(dim1=-2, dim2=-1)
+    is_well_conditioned = bool((diagonal_HD.amin(-1) > _SMALLEST_DIAGONAL * diagonal_HD.amax(-1)).all())
+    if not failed_H.any() and is_well_conditioned:
+        return factor_HDD, torch.linalg.solve_triangular(factor_HDD, wo_HDC, upper=False)
+    basis_HCM, map_HMD = torch.linalg.qr(wo_HDC.mT)
+    return map_HMD.mT, basis_HCM.mT
 
 
 @dataclass(frozen=True)
@@ -160,8 +176,10 @@ def contribution_weights(
     # the lengths of the terms, to tell a small output from one that rounding left
     terms_BGR = (p_BHRJ @ norm_BHJ.unsqueeze(3))[..., 0]
     if level == "layer":
-        u_BRC = torch.einsum("bhrm,hmc->brc", u_BHRM, values.basis_HMC)
-        u_BHRM = u_BRC.unsqueeze(1) @ values.basis_HMC.mT
+        # the bases of all heads as one matrix: one product each way
+        basis_XC = values.basis_HMC.flatten(0, 1)
+        u_BRC = u_BHRM.transpose(1, 2).flatten(2) @ basis_XC
+        u_BHRM = (u_BRC @ basis_XC.mT).unflatten(2, values.basis_HMC.shape[:2]).transpose(1, 2)
         terms_BGR, norm_BGR = terms_BGR.sum(1, keepdim=True), u_BRC.norm(dim=-1).unsqueeze(1)
     else:
         norm_BGR = u_BHRM.norm(dim=-1)

@@ -18,6 +18,9 @@ from saf_titan.ops.attention_stats import diagonal_sums
 _BLOCK_ELEMENTS = 1 << 20
 """About so many entries of (B, H, R, J) are worked on at once; a handful of such tensors is alive."""
 
+_SHORTEST_BLOCK = 128
+"""Fewer rows at once take longer to call for than to compute."""
+
 Rows = Callable[[int, int], Tensor]
 """Attention of the queries start <= i < stop over the keys j < stop, (B, H, R, stop); `LayerAttention.rows` is one."""
 
@@ -71,13 +74,15 @@ def summarize_contributions(
         rows: gives attention rows by block.
         values: of all keys.
         top: N, how many keys to keep of each row.
-        row_block: queries worked on at once; by default so many that a block has about a million entries.
+        row_block: queries worked on at once; by default a quarter of them, or so many that a block has about a million
+            entries.
 
     The result does not depend on `row_block` but for rounding. Raises ValueError as `contribution_weights` does.
     """
     B, H, T, _ = values.v_BHTM.shape
     device = values.v_BHTM.device
-    row_block = row_block or max(_BLOCK_ELEMENTS // (B * H * T), 1)
+    # short sequences are cut too: the first rows see few keys, and a block is computed up to its last query's key alone
+    row_block = row_block or max(min(_BLOCK_ELEMENTS // (B * H * T), max(T // 4, _SHORTEST_BLOCK)), 1)
 
     def sums() -> Tensor:
         return torch.zeros(H, T, dtype=torch.float64, device=device)
@@ -95,14 +100,17 @@ def summarize_contributions(
         num_undefined += int((~found.is_defined_BGR).sum())
         share[:, :, start:stop] = c_BHRJ.sum(-1)
         sink[:, :, start:stop], sink_attention[:, :, start:stop] = c_BHRJ[..., 0], p_BHRJ[..., 0]
-        for by_key_HT, by_lag_HT, x_HRJ in (
-            (by_key, by_lag, c_BHRJ.mean(0)),
-            (attention_by_key, attention_by_lag, p_BHRJ.mean(0)),
+        # The rows of a block are added up in their own type: a sum in float64 would copy the block first.
+        for by_key_HT, by_lag_HT, x_BHRJ in (
+            (by_key, by_lag, c_BHRJ),
+            (attention_by_key, attention_by_lag, p_BHRJ),
         ):
-            by_key_HT[:, :stop] += x_HRJ.sum(1, dtype=torch.float64)
-            by_lag_HT[:, :stop] += diagonal_sums(x_HRJ)
-        size_by_key[:, :stop] += c_BHRJ.abs().sum((0, 2), dtype=torch.float64) / B
-        _keep_top(c_BHRJ, top_weight[:, :, start:stop], top_key[:, :, start:stop])
+            x_HRJ = x_BHRJ[0] if B == 1 else x_BHRJ.mean(0)
+            by_key_HT[:, :stop] += x_HRJ.sum(1)
+            by_lag_HT[:, :stop] += diagonal_sums(x_HRJ, dtype=x_HRJ.dtype)
+        size_by_key[:, :stop] += c_BHRJ.abs().sum((0, 2)) / B
+        if top:
+            _keep_top(c_BHRJ, top_weight[:, :, start:stop], top_key[:, :, start:stop])
     return ContributionSummary(
         level=level,
         weight_by_key_HT=by_key,
@@ -120,11 +128,11 @@ def summarize_contributions(
 
 
 def _keep_top(c_BHRJ: Tensor, weight_BHRN: Tensor, key_BHRN: Tensor) -> None:
-    """Write the largest weights of each row and their keys, later keys than the query left out."""
+    """Write the largest weights of each row and their keys, later keys than the query left out; overwrites c."""
     R, J = c_BHRJ.shape[2:]
     N = min(weight_BHRN.shape[-1], J)
     is_future_RJ = torch.ones(R, J, dtype=torch.bool, device=c_BHRJ.device).triu(J - R + 1)
-    best = c_BHRJ.masked_fill(is_future_RJ, -torch.inf).topk(N, dim=-1)
+    best = c_BHRJ.masked_fill_(is_future_RJ, -torch.inf).topk(N, dim=-1)
     is_key_BHRN = best.values > -torch.inf
     weight_BHRN[..., :N] = torch.where(is_key_BHRN, best.values, 0.0)
     key_BHRN[..., :N] = torch.where(is_key_BHRN, best.indices, -1)

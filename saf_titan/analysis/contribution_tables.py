@@ -5,7 +5,7 @@ Legend: B sequences, T time, L layers, H heads with an output.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,26 +100,31 @@ def measure_contributions(
     decoder: AnalysedDecoder,
     tokens_BT: Tensor,
     *,
+    layers: Sequence[int] = (),
     is_behind_norm: bool = False,
     progress: Progress | None = None,
 ) -> ModelContributions:
     """Summarise the contribution weights of every layer, in the memory of one forward and a block of rows.
 
+    layers: numbers of the layers to summarise; all if empty.
     is_behind_norm: take the output behind the norm between heads and residual stream, where there is one.
     """
-    layers: list[HeadContributions] = []
+    chosen = decoder.chosen_layers(layers)
+    found: list[HeadContributions] = []
 
     def look(layer: LayerAttention) -> None:
+        if layer.layer not in chosen:
+            return
         values = layer_values(layer, decoder.norm(layer.layer) if is_behind_norm else None)
-        by_head = summarize_contributions(layer.rows, values, level="head")
-        by_layer = summarize_contributions(layer.rows, values, level="layer")
-        layers.append(HeadContributions(layer.layer, layer.heads, by_head, by_layer))
+        by_head = summarize_contributions(layer.rows, values, level="head", top=0)
+        by_layer = summarize_contributions(layer.rows, values, level="layer", top=0)
+        found.append(HeadContributions(layer.layer, layer.heads, by_head, by_layer))
         if progress:
-            progress("layer", len(layers), len(decoder.attentions))
+            progress("layer", len(found), len(chosen))
 
     with watching(decoder.attentions, look):
         decoder.run(tokens_BT)
-    return ModelContributions(layers)
+    return ModelContributions(found)
 
 
 @dataclass(frozen=True)
@@ -135,13 +140,21 @@ class TokenShares:
 
 @torch.no_grad()
 def token_shares(
-    decoder: AnalysedDecoder, tokens_1T: Tensor, query: int, *, is_behind_norm: bool = False
+    decoder: AnalysedDecoder,
+    tokens_1T: Tensor,
+    query: int,
+    *,
+    layers: Sequence[int] = (),
+    is_behind_norm: bool = False,
 ) -> TokenShares:
     """Where one query of a sequence looks, and what each key contributes, by layer. Layers without heads are left
-    out."""
+    out, and so are all but `layers` if any are given."""
+    chosen = decoder.chosen_layers(layers)
     attention, contribution = [], []
 
     def look(layer: LayerAttention) -> None:
+        if layer.layer not in chosen:
+            return
         p_1H1J = layer.rows(query, query + 1)
         values = layer_values(layer, decoder.norm(layer.layer) if is_behind_norm else None)
         attention.append(p_1H1J.mean(1)[0, 0])
@@ -171,6 +184,7 @@ def query_lines(
         ]
         for key in keys
     ]
-    title = f"keys of position {shares.query}, {pieces[shares.query]!r}: mean over {len(shares.attention_LT)} layers"
+    number_of_layers = "1 layer" if len(shares.attention_LT) == 1 else f"{len(shares.attention_LT)} layers"
+    title = f"keys of position {shares.query}, {pieces[shares.query]!r}: mean over {number_of_layers}"
     columns = ("token", "position", "contribution", "attention", "place by attention")
     return [title, *text_table(columns, rows, is_terminal=is_terminal)]

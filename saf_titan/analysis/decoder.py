@@ -43,6 +43,16 @@ class AnalysedDecoder:
         """The norm between the heads of a layer and the residual stream; None without one."""
         return self.norms[layer] if self.norms else None
 
+    def chosen_layers(self, layers: Sequence[int]) -> frozenset[int]:
+        """Return the numbers of the layers, or of all layers if none is given.
+
+        Raises ValueError for a layer that the model does not have.
+        """
+        number = len(self.attentions)
+        if wrong := [layer for layer in layers if not 0 <= layer < number]:
+            raise ValueError(f"layer {wrong[0]} is not one of the layers 0 to {number - 1} of {self.name}")
+        return frozenset(layers or range(number))
+
     @torch.no_grad()
     def run(self, tokens_BT: Tensor) -> None:
         """A forward for those who watch its layers; only the logits of the last position are made."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import product
@@ -18,6 +19,8 @@ from saf_titan.analysis.tables import number, text_table
 
 REFERENCE = "attention"
 """The measure that the others are compared with, sequence by sequence."""
+
+FILES = ("interventions.json", "interventions.csv")
 
 _SETTING = ("metric", "seed", "way", "spares_first", "side", "fraction")
 _VALUES = {"nll_rise": "nll_P", "kl": "kl_P", "flips": "flips_P"}
@@ -71,11 +74,12 @@ def ranking_lines(study: Study, way: EdgeWay, spares_first: bool, *, is_terminal
             difference = "-"
             if reference is not None and line.metric != REFERENCE:
                 values_P = rise_P - reference
-                difference = f"{values_P.mean():+.3f} +- {_deviation(values_P) / len(values_P) ** 0.5:.3f}"
+                error = number(_deviation(values_P) / len(values_P) ** 0.5)
+                difference = f"{number(values_P.mean().item(), sign=True)} +- {error}"
             rows.append(
                 [
                     line.metric,
-                    f"{rise_P.mean():+.3f} +- {_deviation(rise_P):.3f}",
+                    f"{number(rise_P.mean().item(), sign=True)} +- {number(_deviation(rise_P))}",
                     number(line.seed_deviation[side]),
                     difference,
                     number(kl_P.mean().item()),
@@ -98,11 +102,12 @@ def share_lines(study: Study, way: EdgeWay, spares_first: bool, *, is_terminal: 
         [line.metric, *(number(torch.stack(cells[line.metric, *at]).mean().item(), sign=True) for at in columns)]
         for line in ranking(study, way, spares_first)
     ]
-    names = [f"{side} {fraction:.0%}" for side, fraction in columns]
+    names = [f"{side} {100 * fraction:g}%" for side, fraction in columns]
     return text_table(("loss rises by", *names), rows, is_terminal=is_terminal)
 
 
 def _deviation(values_P: Tensor) -> float:
+    """The standard deviation; NaN for a single value, which tables show as "-" and the csv leaves empty."""
     return values_P.std().item() if len(values_P) > 1 else float("nan")
 
 
@@ -110,7 +115,7 @@ def write_results(study: Study, folder: Path, about: Mapping[str, Any]) -> tuple
     """Write interventions.json, with everything by sequence, and interventions.csv, a line for each removal's means."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [_plain(harm) for harm in study.harms]
-    as_json, as_csv = folder / "interventions.json", folder / "interventions.csv"
+    as_json, as_csv = (folder / name for name in FILES)
     whole = {"about": dict(about), "whole_model_nll": study.nll_P.tolist(), "removals": rows}
     as_json.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
     with as_csv.open("w", newline="", encoding="utf-8") as file:
@@ -119,7 +124,11 @@ def write_results(study: Study, folder: Path, about: Mapping[str, Any]) -> tuple
         writer.writerow([*_SETTING, "sequences", *columns])
         for harm in study.harms:
             values = [getattr(harm, name) for name in _VALUES.values()]
-            numbers = [f"{x:.6g}" for value_P in values for x in (value_P.mean().item(), _deviation(value_P))]
+            numbers = [
+                "" if math.isnan(x) else f"{x:.6g}"
+                for value_P in values
+                for x in (value_P.mean().item(), _deviation(value_P))
+            ]
             writer.writerow([*(getattr(harm, name) for name in _SETTING), len(harm.nll_P), *numbers])
     return as_json, as_csv
 

@@ -1,9 +1,9 @@
 """Do the keys that a measure calls important carry the predictions of a model? Edges are removed, the loss is compared.
 
-In every layer at once, the best or worst scored share of the keys of each query is taken away, in one of three ways
-(see `removal.edit_edges`). Keys are scored in the model as it is, so every way removes the same edges. A score looks at
-nothing behind its query, so no prediction sees its answer. A measure that finds the important keys does more harm from
-the top than another, and less from the bottom.
+In every layer at once, or in chosen ones, the best or worst scored share of the keys of each query is taken away, in
+one of three ways (see `removal.edit_edges`). Keys are scored in the model as it is, so every way removes the same
+edges. A score looks at nothing behind its query, so no prediction sees its answer. A measure that finds the important
+keys does more harm from the top than another, and less from the bottom.
 
 A query loses ceil(share x its candidates) keys: at least one. Without the first position, that key is no candidate.
 
@@ -48,6 +48,8 @@ class Settings:
     """Whether the first position is kept."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Of the random control."""
+    layers: tuple[int, ...] = ()
+    """Numbers of the layers whose keys are scored and removed, the others stay as they are; all if empty."""
     is_behind_norm: bool = False
     """Whether contributions and norms are those behind a norm between heads and residual stream."""
 
@@ -125,10 +127,12 @@ def measure_interventions(
             two bytes for each layer, sequence, head or not, query and key, are held at once.
         progress: told of every forward under the stage "forward".
 
-    Raises ValueError for ALTI without the model's blocks, and for positions without a next token.
+    Raises ValueError for a layer that there is not, for ALTI without the model's blocks, and for positions without a
+    next token.
     """
     if len(rows_N) == 0 or int(rows_N.max()) >= tokens_PT.shape[1] - 1:
         raise ValueError("positions to measure must exist and have a next token in the sequence")
+    decoder.chosen_layers(settings.layers)
     if NEEDS_RESIDUAL & set(settings.metrics) and not decoder.blocks:
         raise ValueError("ALTI needs the blocks of the model: leave the metric out")
     num_batches = -(-len(tokens_PT) // batch_size)
@@ -205,8 +209,11 @@ def _rank_keys(
     """For each layer the place of every key among those that its query sees, best first, int16 (B, X, T, T)."""
     ranks: dict[int, Tensor] = {}
     needs_residual = metric in NEEDS_RESIDUAL
+    chosen = decoder.chosen_layers(settings.layers)
 
     def rank(layer: LayerAttention) -> None:
+        if layer.layer not in chosen:
+            return
         if metric == RANDOM:
             scores = random_scores(layer, settings.grain, generators)
         else:
@@ -263,7 +270,9 @@ class _Removing:
         self._ranks, self._way, self._spares_first = ranks, way, spares_first
         self._side, self._fraction = side, fraction
 
-    def __call__(self, layer: LayerAttention) -> Tensor:
+    def __call__(self, layer: LayerAttention) -> Tensor | None:
+        if layer.layer not in self._ranks:
+            return None
         visible_TT = visible_keys(layer)
         removed = removed_edges(
             self._ranks[layer.layer],

@@ -6,7 +6,7 @@ Legend: B sequences, T time, L layers, H heads with an output, N positions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,29 +137,36 @@ def measure_sinks(
     tokens_BT: Tensor,
     *,
     eps: float = 0.3,
+    layers: Sequence[int] = (),
     is_behind_norm: bool = False,
     progress: Progress | None = None,
 ) -> ModelSinks:
     """Measure what the first position does in every head, in O(T) memory for each head.
 
-    eps: mean attention that makes a head a sink.
+    eps: mean attention that makes a head a sink. layers: numbers of the layers to measure; all if empty.
     """
+    chosen = decoder.chosen_layers(layers)
     heads: list[HeadSink] = []
-    layers: list[LayerSink] = []
+    with_sink: list[LayerSink] = []
+    done = 0
 
     def look(layer: LayerAttention) -> None:
+        nonlocal done
+        if layer.layer not in chosen:
+            return
+        done += 1
         values = layer_values(layer, decoder.norm(layer.layer) if is_behind_norm else None)
         of_heads, of_layer = sink_effects(layer.rows, values)
         found = [_head(head_name(layer.layer, head), layer.layer, of_heads, h) for h, head in enumerate(layer.heads)]
         heads.extend(found)
         if any(head.mass > eps for head in found):
-            layers.append(of_layer)
+            with_sink.append(of_layer)
         if progress:
-            progress("layer", layer.layer + 1, len(decoder.attentions))
+            progress("layer", done, len(chosen))
 
     with watching(decoder.attentions, look):
         decoder.run(tokens_BT)
-    return ModelSinks(eps, heads, _groups(decoder, tokens_BT, layers) if layers else {})
+    return ModelSinks(eps, heads, _groups(decoder, tokens_BT, with_sink) if with_sink else {})
 
 
 def _head(name: str, layer: int, found: HeadSinks, h: int) -> HeadSink:

@@ -52,3 +52,27 @@ def generate_rows(
     # the answers are the last ids
     labels_NT[:, -1] = vocabulary(data) - data.classes + drawn.labels
     return drawn.tokens.astype(np.int64), labels_NT
+
+
+def questions(
+    data: DataSection, inputs_NT: np.ndarray, labels_NT: np.ndarray, *, pairs: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what rows of `generate_rows` ask, and the tokens that each answer follows from.
+
+    Relevant are, for mqar, the value behind the key that is asked for; for class tokens, the distinct tokens. A
+    question without a relevant token is left out: where gamma is small, some rows have no distinct token.
+
+    pairs: as in `generate_rows`. Returns the row and the position of each of M questions, int64 (M,) each, and the
+    relevant tokens, bool (M, T).
+    """
+    row_M, position_M = np.nonzero(labels_NT != IGNORE_INDEX)
+    tokens_MT = inputs_NT[row_M]
+    if data.kind == "mqar":
+        relevant_MT = tokens_MT == labels_NT[row_M, position_M][:, None]
+        # the values of the context stand at its odd places; behind it, a filler may happen to be the same token
+        relevant_MT[:, 2 * (pairs or data.pairs) :] = False
+        relevant_MT[:, ::2] = False
+    else:
+        relevant_MT = tokens_MT < data.classes * data.distinct
+    is_known_M = relevant_MT.any(1)
+    return row_M[is_known_M], position_M[is_known_M], relevant_MT[is_known_M]

@@ -45,12 +45,23 @@ def require_new_folder(out: Path) -> None:
 
 
 def require_file_place(out: Path) -> None:
-    """Raise ValueError if the file cannot be written: `out` is a folder, or its parent folder does not exist."""
+    """Raise ValueError if the file cannot be written: it is a folder, its parent folder does not exist, or one of them
+    is read-only. An existing file is left as it is.
+    """
     if out.is_dir():
         raise ValueError(f"{out} is a folder; give the name of a file to write")
     _require_no_file_above(out)
     if not out.parent.is_dir():
         raise ValueError(f"{out} cannot be written: there is no folder {out.parent}; make it, or choose another place")
+    is_new = not out.exists()
+    try:
+        # permissions do not tell of a disk that is mounted for reading only
+        with out.open("ab"):
+            pass
+    except OSError as error:
+        raise ValueError(f"{out} cannot be written ({error.strerror}); mend that, or choose another place") from error
+    if is_new:
+        out.unlink()
 
 
 def _require_no_file_above(out: Path) -> None:

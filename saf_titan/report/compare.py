@@ -1,4 +1,4 @@
-"""The page that shows several runs side by side, for studies and for `python -m saf_titan.report RUN RUN`.
+"""The page that shows several runs side by side, for studies and for `python -m saf_titan.analysis report RUN RUN`.
 
 Runs come in groups: an arm of a study with a run a seed, or a single run.
 """
@@ -12,12 +12,12 @@ from statistics import fmean, median
 
 from saf_titan.heads.names import Head
 from saf_titan.report import markup
-from saf_titan.report.compare_figures import difference_figure, head_map, loss_figure
+from saf_titan.report.compare_figures import difference_figure, head_map, look, loss_figure
 from saf_titan.report.event import read_events
 from saf_titan.report.format import count, loss_text, seconds_text, short
 from saf_titan.report.group import Group
 from saf_titan.report.run_log import RunLog, read_run
-from saf_titan.report.sections import progress
+from saf_titan.report.sections import progress, warnings
 from saf_titan.report.summary import final_validation, step_time
 from saf_titan.report.write import write_whole
 
@@ -36,7 +36,10 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]
     groups = [Group(name=name, logs=(log,)) for name, log in zip(names, logs, strict=True)]
-    lead = [markup.facts((name, progress(log)) for name, log in zip(names, logs, strict=True))]
+    lead = [
+        markup.facts((name, progress(log)) for name, log in zip(names, logs, strict=True)),
+        markup.paragraph(f"Differences are to the first run, {names[0]}."),
+    ]
     write_whole(out, comparison("Comparison of runs", groups, lead=lead))
     return out
 
@@ -52,6 +55,7 @@ def comparison(title: str, groups: Sequence[Group], *, lead: Iterable[str] = ())
         "<header>",
         markup.heading(title, 1),
         *lead,
+        *_problems(groups),
         "</header>",
         *_settings(groups),
         *_loss(groups),
@@ -62,12 +66,19 @@ def comparison(title: str, groups: Sequence[Group], *, lead: Iterable[str] = ())
     return markup.page(title, body)
 
 
+def _problems(groups: Sequence[Group]) -> Iterator[str]:
+    """What is damaged or missing in the folder of a run, so that nothing is left out of the page without a word."""
+    for group in groups:
+        for log in group.logs:
+            name = group.name if len(group.logs) == 1 else f"{group.name}, {log.folder.name}"
+            for text in (*warnings(log), *(event.problem for event in read_events(log) if event.problem)):
+                yield markup.paragraph(f"{name}: {text}", "note")
+
+
 def _settings(groups: Sequence[Group]) -> Iterator[str]:
     """The settings in which the groups differ."""
     configs = [next((log.config for log in group.logs if log.config), None) for group in groups]
     known = [config for config in configs if config is not None]
-    if len(known) < len(groups):
-        yield markup.paragraph("config.toml of some runs is missing or damaged: their settings are not shown.", "note")
     rows = []
     for section in dataclasses.fields(known[0]) if len(known) > 1 else ():
         values = [getattr(config, section.name) if config else None for config in configs]
@@ -79,6 +90,9 @@ def _settings(groups: Sequence[Group]) -> Iterator[str]:
             if len(set(cells)) > 1 and "seed" not in item.name and item.name != "initial_load_path":
                 rows.append([f"{section.name}.{item.name}", *cells])
     yield markup.heading("Settings that differ")
+    if len(known) < 2:
+        yield markup.paragraph("Not known: they need config.toml of at least two runs.", "faint")
+        return
     if not rows:
         yield markup.paragraph("None, seeds and folders apart.", "faint")
         return
@@ -96,24 +110,26 @@ def _loss(groups: Sequence[Group]) -> Iterator[str]:
     if not drawn:
         yield markup.paragraph("No step has been logged yet.", "note")
         return
+    legend = [(group.name, *look(number)) for number, group in enumerate(drawn)]
     many = " A line is the mean over the seeds." if any(len(group.logs) > 1 for group in groups) else ""
     figures = [
         markup.figure(
             loss_figure(drawn, "tokens"),
             f"Training loss over tokens, averaged over neighbouring points; dots: held-out loss at the end.{many}",
+            legend=legend,
         )
     ]
     over_seconds = loss_figure(drawn, "seconds")
     if over_seconds:
         caption = f"The same over wall time since the first step shown; calibration and fit count.{many}"
-        figures.append(markup.figure(over_seconds, caption))
+        figures.append(markup.figure(over_seconds, caption, legend=legend))
     difference = difference_figure(drawn)
     if difference:
         caption = (
-            f"Training loss minus that of {groups[0].name} at the same step and seed, averaged over neighbouring "
+            f"Training loss minus that of {drawn[0].name} at the same step and seed, averaged over neighbouring "
             "points: the noise of the batches, which all share, cancels."
         )
-        figures.append(markup.figure(difference, caption))
+        figures.append(markup.figure(difference, caption, legend=legend[1:]))
     yield markup.side_by_side(figures)
     rows = []
     for group in groups:
@@ -170,7 +186,7 @@ def _heads(groups: Sequence[Group]) -> Iterator[str]:
             "Heads that both chose / heads that any of them chose, 1 for the same heads: between groups, mean over "
             "seeds; on the diagonal, between the seeds of a group."
         )
-        yield markup.table(["", *found], rows, text_columns=("",))
+        yield markup.table(["run", *found], rows, text_columns=("run",))
 
 
 def _head_caption(runs: Sequence[tuple[set[Head], tuple[int, int]]]) -> str:

@@ -30,15 +30,15 @@ Axis = Literal["tokens", "seconds"]
 def loss_figure(groups: Sequence[Group], axis: Axis) -> str:
     """Draw the smoothed training loss of every group over tokens or seconds; empty where no run has recorded them."""
     with mpl.rc_context(STYLE):
-        figure, axes = _axes(len(groups))
+        figure, axes = _axes()
         lines = 0
         for number, group in enumerate(groups):
             curves = [curve for log in group.logs if len((curve := _curve(log, axis))[0]) > 1]
             if not curves:
                 continue
             grid_N, mean_N = _mean_curve(curves)
-            colour, line = _look(number)
-            axes.plot(grid_N, mean_N, color=colour, linestyle=line, linewidth=1.4, label=group.name)
+            colour, line = look(number)
+            axes.plot(grid_N, mean_N, color=colour, linestyle=line, linewidth=1.4)
             for log, (positions_N, _) in zip(group.logs, curves, strict=False):
                 end = final_validation(log)
                 if end is not None and abs(end.loss) < DIVERGED:
@@ -55,7 +55,7 @@ def difference_figure(groups: Sequence[Group]) -> str:
     """Draw the training loss minus the first group's at the same step, run by run; empty if no steps are shared."""
     baseline = groups[0].logs
     with mpl.rc_context(STYLE):
-        figure, axes = _axes(len(groups))
+        figure, axes = _axes()
         lines = 0
         for number, group in enumerate(groups[1:], start=1):
             curves = []
@@ -69,8 +69,8 @@ def difference_figure(groups: Sequence[Group]) -> str:
             if not curves:
                 continue
             grid_N, mean_N = _mean_curve(curves)
-            colour, line = _look(number)
-            axes.plot(grid_N, mean_N, color=colour, linestyle=line, linewidth=1.4, label=group.name)
+            colour, line = look(number)
+            axes.plot(grid_N, mean_N, color=colour, linestyle=line, linewidth=1.4)
             lines += 1
         if not lines:
             return ""
@@ -95,9 +95,8 @@ def head_map(runs: Sequence[Collection[tuple[int, int]]], shape: tuple[int, int]
         return to_svg(figure)
 
 
-def _axes(num_groups: int) -> tuple[Figure, Axes]:
-    # the legend stands below the axes, three or so names a line
-    figure = Figure(figsize=(WIDTH, 3.1 + 0.22 * num_groups), layout="constrained")
+def _axes() -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
     return figure, figure.subplots()
 
 
@@ -105,11 +104,11 @@ def _finish(figure: Figure, axes: Axes) -> str:
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(lambda number, _: short(number))
     axes.yaxis.set_major_locator(MaxNLocator(6))
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=1)
     return to_svg(figure)
 
 
-def _look(number: int) -> tuple[str, str]:
+def look(number: int) -> tuple[str, str]:
+    """Colour and style of the line of a group, for its figures and their legend."""
     return _COLOURS[number % len(_COLOURS)], _LINES[number // len(_COLOURS) % len(_LINES)]
 
 

@@ -5,8 +5,10 @@ its labels stay readable. Wider figures are made of several that the page sets s
 """
 
 import io
+from collections.abc import Iterable
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 INK = "#010203"
@@ -49,6 +51,13 @@ def running_mean(values: np.ndarray, half_width: int) -> np.ndarray:
     index = np.arange(len(values))
     low, high = np.maximum(index - half_width, 0), np.minimum(index + half_width + 1, len(values))
     return (sums[high] - sums[low]) / (high - low)
+
+
+def mark_freezes(axes: Axes, steps: Iterable[int], *, label: str = "") -> None:
+    """Draw a dashed vertical line at each freeze; `label` names them in the legend."""
+    for number, step in enumerate(steps):
+        of_first = "" if number else label
+        axes.axvline(step, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=0, label=of_first)
 
 
 def to_svg(figure: Figure) -> str:

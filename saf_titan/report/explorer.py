@@ -31,6 +31,7 @@ def head_explorer(maps: HeadMaps, label: str) -> str:
     data = {
         "colors": [*COLORS, UNKNOWN],
         "metrics": metrics,
+        "first": _first(maps),
         "heads": {head_name(*slot): _panel(pictures) for slot, pictures in maps.pictures.items()},
     }
     first = metrics[0]
@@ -42,13 +43,20 @@ def head_explorer(maps: HeadMaps, label: str) -> str:
         f'<label>Colour: <select aria-label="metric of {escape(label)}">{options}</select></label>'
         f'<p class="meaning">{escape(first["meaning"])}</p>'
         f"{_grid(maps, first, label)}"
-        f'<div class="scale"><span>{escape(first["low"])}</span><i></i><span>{escape(first["high"])}</span></div>'
+        f'<div class="scale{"" if first["high"] else " flat"}"><span>{escape(first["low"])}</span><i></i>'
+        f"<span>{escape(first['high'])}</span></div>"
         f'<p class="signs">{signs}</p>'
         '<p class="reading" role="status">Point at a head, or go there with the arrow keys, to read its value; click '
         "for its attention.</p>"
         '</div><div class="panel" aria-live="polite"></div>'
         f"{json_script(data)}</div>"
     )
+
+
+def _first(maps: HeadMaps) -> str:
+    """The head whose panel is open at first: one that was made static, else any with a panel."""
+    by_mark = [slot for mark in _SIGNS for slot, of_slot in maps.marks.items() if of_slot == mark]
+    return next((head_name(*slot) for slot in (*by_mark, *maps.pictures) if slot in maps.pictures), "")
 
 
 def _grid(maps: HeadMaps, drawn: dict[str, Any], label: str) -> str:
@@ -78,12 +86,14 @@ def _grid(maps: HeadMaps, drawn: dict[str, Any], label: str) -> str:
 def _drawn(metric: Metric) -> dict[str, Any]:
     """A metric as the page needs it: for each head the index of its colour, and its value as text."""
     index_LH, scale = color_index(metric)
+    same = scale.low if bool(metric.values_LH.isfinite().any()) else math.nan
     meaning = f"{metric.meaning[:1].upper()}{metric.meaning[1:]}{' (logarithmic scale)' if scale.is_log else ''}."
     return {
         "name": metric.name,
         "meaning": meaning,
-        "low": _number(scale.low),
-        "high": _number(scale.high),
+        # one number says it where all heads have the same
+        "low": _number(scale.low) if scale.low < scale.high else f"{_number(same)} for every head",
+        "high": _number(scale.high) if scale.low < scale.high else "",
         "color": index_LH.flatten().tolist(),
         "text": [f"{metric.name} {_number(value)}" for value in metric.values_LH.double().flatten().tolist()],
     }

@@ -15,7 +15,18 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from saf_titan.report.drawing import BLUE, DIVERGED, GREY, MAX_POINTS, ORANGE, STYLE, WIDTH, running_mean, to_svg
+from saf_titan.report.drawing import (
+    BLUE,
+    DIVERGED,
+    GREY,
+    MAX_POINTS,
+    ORANGE,
+    STYLE,
+    WIDTH,
+    mark_freezes,
+    running_mean,
+    to_svg,
+)
 from saf_titan.report.event import FreezeEvent, pooled_pattern
 from saf_titan.report.format import short
 from saf_titan.report.rows import perplexity
@@ -65,9 +76,7 @@ def _draw_loss(axes: Axes, log: RunLog, first: int, last: int) -> None:
         markersize=4,
         label="validation",
     )
-    for number, freeze in enumerate(freeze for freeze in log.freezes if first <= freeze.step <= last):
-        label = "" if number else "heads frozen"
-        axes.axvline(freeze.step, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=0, label=label)
+    mark_freezes(axes, (freeze.step for freeze in log.freezes if first <= freeze.step <= last), label="heads frozen")
     axes.set_xlabel("step")
     axes.set_ylabel("loss (nats per token)")
     axes.yaxis.set_major_locator(MaxNLocator(8, steps=(1, 2, 5, 10)))
@@ -116,10 +125,9 @@ def _circuit_figure(log: RunLog, series: Sequence[tuple[str, str, str]], label: 
             drawn = True
             # one measurement is a point
             marker = "o" if len(steps_N) == 1 else None
-            axes.plot(steps_N, values_NL, color=color, alpha=0.35, linewidth=0.7)
+            axes.plot(steps_N, values_NL, color=color, alpha=0.5, linewidth=0.8)
             axes.plot(steps_N, values_NL.mean(1), color=color, linewidth=1.8, marker=marker, label=name)
-        for freeze in log.freezes:
-            axes.axvline(freeze.step, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+        mark_freezes(axes, (freeze.step for freeze in log.freezes))
         if is_log and drawn:
             axes.set_yscale("log")
         axes.set_xlabel("step")

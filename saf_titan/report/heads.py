@@ -93,7 +93,8 @@ def maps_of_freeze(calibration: Calibration, plan: StaticPlan, step: int) -> Hea
     before = [(layer, head) for layer, head in (~calibration.live_LH).nonzero().tolist()]
     marks: dict[Head, Mark] = dict.fromkeys(before, "static before")
     marks |= {(head.layer, head.head): "skipped" for head in plan.skipped}
-    marks |= {head.slot: "static" for head in plan.heads if head.step == step}
+    # in the order in which they were chosen
+    marks |= {head.slot: "static" for head in sorted(plan.heads, key=lambda head: head.rank) if head.step == step}
     return HeadMaps(
         # a random choice or a list goes by no score
         metrics=metrics_of(

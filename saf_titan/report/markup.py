@@ -18,12 +18,17 @@ _PAGE = """<!doctype html>
 {style}</style>
 </head>
 <body>
+<main>
 {body}
+</main>
 <script>
 {script}</script>
 </body>
 </html>
 """
+
+
+_DASHES = {"-": "none", "--": "7 3", ":": "2 3", "-.": "7 3 2 3"}
 
 
 def page(title: str, body: Iterable[str]) -> str:
@@ -61,12 +66,25 @@ def cards(pairs: Sequence[tuple[str, str]]) -> str:
     return f'<div class="cards">{items}</div>' if pairs else ""
 
 
-def figure(svg: str, caption: str) -> str:
-    """An inline figure; the caption also names it for screen readers."""
+def figure(svg: str, caption: str, *, numbers: str = "", legend: Sequence[tuple[str, str, str]] = ()) -> str:
+    """An inline figure; the caption also names it for screen readers.
+
+    Args:
+        numbers: a table of what the figure shows, which opens below it on request.
+        legend: (name, colour, style of the line as matplotlib writes it), for names that may hold any characters and
+            be of any length, as those of runs; other legends are part of the figure.
+    """
     width = svg.partition('width="')[2].partition('"')[0]
+    keys = "".join(
+        f'<li><svg width="26" height="8" aria-hidden="true"><path d="M0 4H26" stroke="{escape(colour)}" '
+        f'stroke-width="2" stroke-dasharray="{_DASHES[line]}"/></svg><span>{escape(name)}</span></li>'
+        for name, colour, line in legend
+    )
+    caption_html = (f"<ul>{keys}</ul>" if keys else "") + escape(caption)
+    table = f"<details><summary>The numbers as a table</summary>{numbers}</details>" if numbers else ""
     return (
-        f'<figure style="--width: {escape(width)}">{_labelled(svg, caption)}<figcaption>{escape(caption)}</figcaption>'
-        "</figure>"
+        f'<figure style="--width: {escape(width)}">{_labelled(svg, caption)}<figcaption>{caption_html}</figcaption>'
+        f"{table}</figure>"
     )
 
 
@@ -94,13 +112,17 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns
     A wide table scrolls, and the names of its columns become buttons that sort it.
     """
     kinds = [' class="text"' if column in text_columns else "" for column in columns]
-    head = "".join(f"<th{kind}>{escape(column)}</th>" for column, kind in zip(columns, kinds, strict=True))
+    head = "".join(f'<th scope="col"{kind}>{escape(column)}</th>' for column, kind in zip(columns, kinds, strict=True))
     body = "\n".join(
         "<tr>" + "".join(f"<td{kind}>{escape(cell)}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>"
         for row in rows
     )
-    # a box that scrolls takes the focus, so that the keyboard can scroll it too
-    return f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    # a box that scrolls takes the focus, so that the keyboard can scroll it too, and a name, which is read out then
+    label = escape(f"table of {', '.join(column for column in columns if column)}")
+    return (
+        f'<div class="scroll" tabindex="0" role="group" aria-label="{label}"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
 
 
 def json_script(data: Any) -> str:

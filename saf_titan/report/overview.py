@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from saf_titan.heads.counts import head_count
 from saf_titan.report.event import FreezeEvent
 from saf_titan.report.format import count, loss_text, number_of, seconds_text
 from saf_titan.report.rows import perplexity
@@ -17,6 +18,9 @@ def overview(log: RunLog, events: list[FreezeEvent]) -> Iterator[str]:
         yield _without_freeze(log)
     else:
         yield _what_and_why(log, events)
+        shortfall = _shortfall(log, events[-1])
+        if shortfall:
+            yield shortfall
         cost = _cost(log, events)
         if cost:
             yield cost
@@ -62,6 +66,22 @@ def _what_and_why(log: RunLog, events: list[FreezeEvent]) -> str:
     )
 
 
+def _shortfall(log: RunLog, last: FreezeEvent) -> str:
+    """Whether fewer heads than the run asks for are static at its end; empty if not, or if that is not known."""
+    if log.config is None or last.num_model_heads is None or last.plan is None:
+        return ""
+    saf = log.config.saf
+    wanted = head_count(last.num_model_heads, saf.rate, saf.rounding)
+    # a budget or a ramp has not come to its end, or is not meant to
+    if saf.schedule != "once" or last.freeze.heads >= wanted:
+        return ""
+    text = f"The run asked for {wanted:,} static heads ({saf.rate:.0%}) and got {last.freeze.heads:,}"
+    if not last.plan.skipped:
+        return f"{text}."
+    skipped = number_of(len(last.plan.skipped), "candidate was skipped", "candidates were skipped")
+    return f'{text}: {skipped}, for the reasons in the table "Skipped candidates".'
+
+
 def _cost(log: RunLog, events: list[FreezeEvent]) -> str:
     """What the freezes did to the validation loss, and how long they took; empty if nothing is known of either."""
     pairs = [
@@ -92,9 +112,14 @@ def _cost(log: RunLog, events: list[FreezeEvent]) -> str:
 
 def _gain(log: RunLog, events: list[FreezeEvent]) -> str:
     times = step_time(log, events[0].freeze, events[-1].freeze)
-    if times.spreads is None or times.speedup is None or times.problem:
+    if times.spreads is None or times.speedup is None:
         return f"Gain: the change of the step time is not measurable in this run, because {times.problem}."
     before, after = times.spreads
+    if times.problem:
+        return (
+            f"Gain: not measurable in this run. A step took {seconds_text(before.median)} before and "
+            f"{seconds_text(after.median)} after (medians), but {times.problem}."
+        )
     speed = times.speedup
     verdict = "faster" if speed.median > 1 else "slower"
     return (

@@ -1,6 +1,7 @@
 """A passage of text, coloured by how much each token gives to a chosen one: attention beside contribution.
 
-`report.js` colours it. Without JavaScript the page shows the text and the values of its last token.
+`report.css` turns the share of a token into its colour; `report.js` changes the shares when another token is chosen.
+Without JavaScript the page shows the text and the shares of its last token.
 
 Legend: T tokens.
 """
@@ -64,7 +65,7 @@ def passage(tokens: Sequence[str], weights: Sequence[Weights], label: str) -> st
     for measure, values_TT in weights[0].by_measure:
         words = "".join(
             f'<button type="button" tabindex="{0 if i == last else -1}" data-token="{i}" '
-            f'style="background:{color(value)}">{_word(token)}</button>'
+            f'style="--share:{value if math.isfinite(value) else 0:.4g}">{_word(token)}</button>'
             for i, (token, value) in enumerate(zip(tokens, values_TT[last].tolist(), strict=True))
         )
         lines.append(f'<h4>{escape(measure)}</h4><p class="words" data-measure="{escape(measure)}">{words}</p>')
@@ -75,17 +76,6 @@ def passage(tokens: Sequence[str], weights: Sequence[Weights], label: str) -> st
         "coloured by what they give to it. Blue adds to the output at that place, orange takes away from it.</p>"
         f"{''.join(lines)}{json_script(data)}</div>"
     )
-
-
-def color(value: float) -> str:
-    """The background of a token: blue for a positive share, orange for a negative one, transparent for none.
-
-    The opacity is the square root of the share, so that small shares can be seen.
-    """
-    if not math.isfinite(value) or value == 0:
-        return "transparent"
-    opacity = min(1.0, math.sqrt(abs(value)))
-    return f"rgba({'59,125,192' if value > 0 else '217,130,43'},{opacity:.2f})"
 
 
 def _word(token: str) -> str:

@@ -55,21 +55,24 @@ function explorer(box) {
     const [low, high] = box.querySelectorAll(".scale span");
     low.textContent = metric.low;
     high.textContent = metric.high;
+    box.querySelector(".scale").classList.toggle("flat", metric.high === "");
     cells.forEach((cell, i) => {
       cell.style.background = data.colors[metric.color[i]];
       cell.setAttribute("aria-label", `${cell.dataset.head}: ${metric.text[i]}${cell.dataset.mark}`);
     });
   });
 
+  const choose = i => {
+    cells.forEach(other => other.removeAttribute("aria-current"));
+    cells[i].setAttribute("aria-current", "true");
+    show(panel, cells[i].dataset.head, data, i);
+  };
+
   const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -width, ArrowDown: width };
   cells.forEach((cell, i) => {
     cell.addEventListener("mouseenter", () => say(cell));
     cell.addEventListener("focus", () => say(cell));
-    cell.addEventListener("click", () => {
-      cells.forEach(other => other.removeAttribute("aria-current"));
-      cell.setAttribute("aria-current", "true");
-      show(panel, cell.dataset.head, data, i);
-    });
+    cell.addEventListener("click", () => choose(i));
     cell.addEventListener("keydown", event => {
       const row = Math.floor(i / width);
       let next = { Home: row * width, End: row * width + width - 1 }[event.key];
@@ -85,6 +88,8 @@ function explorer(box) {
       cells[next].focus();
     });
   });
+  // an example, so that the page shows from the start what a click shows
+  if (data.first in data.heads) choose(cells.findIndex(cell => cell.dataset.head === data.first));
 }
 
 function show(panel, name, data, i) {
@@ -191,13 +196,8 @@ function passage(box) {
     const parts = data.measures.map((name, measure) => `${name} ${percent(value(measure, token))}`);
     reading.textContent = `${word} gives to "${lines[0][query].textContent}": ${parts.join(", ")}`;
   };
-  const color = share => {
-    if (Number.isNaN(share) || share === 0) return "transparent";
-    const opacity = Math.min(1, Math.sqrt(Math.abs(share))).toFixed(2);
-    return `rgba(${share > 0 ? "59,125,192" : "217,130,43"},${opacity})`;
-  };
   const draw = () => lines.forEach((line, measure) => line.forEach((cell, token) => {
-    cell.style.background = color(value(measure, token));
+    cell.style.setProperty("--share", value(measure, token) || 0);
     cell.classList.toggle("later", token > query);
     if (token === query) cell.setAttribute("aria-current", "true");
     else cell.removeAttribute("aria-current");

@@ -110,6 +110,33 @@ class AccuracyRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RelevanceRow:
+    """Where attention looks when generated held-out sequences ask something, after step `step`.
+
+    Each question has relevant tokens, from which its answer follows. The mass of a question is the attention that its
+    query gives to them. A question without a relevant token does not count.
+    """
+
+    step: int
+    phase: str
+    """As in `ValidationRow`."""
+    length: int
+    """Tokens of a sequence."""
+    pairs: int = 0
+    """Key-value pairs of a sequence; 0 for class tokens."""
+    questions: int = 0
+    """Labelled positions with a relevant token, over all sequences."""
+    mass: tuple[tuple[float, ...], ...] = ()
+    """Mean over questions of the mass, by layer and head, in [0, 1]; nan for a head without output."""
+    confidence: tuple[tuple[float, ...], ...] = ()
+    """Share of the questions whose mass is at least 0.5 (attention confidence, AC), by layer and head."""
+    dtap: tuple[tuple[float, ...], ...] = ()
+    """Of each layer the number of questions in each of 10 x 10 cells, row by row: the row is the mass, averaged over
+    the heads of the layer, the column the probability of the right answer, both from 0 to 1. All zeros for a layer
+    without heads."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _FreezeFields:
     """What a freeze and an undone freeze have in common."""
 
@@ -176,6 +203,7 @@ Row = (
     | TrainRow
     | ValidationRow
     | AccuracyRow
+    | RelevanceRow
     | CircuitsRow
     | FreezeRow
     | FreezeUndoneRow
@@ -188,6 +216,7 @@ KINDS: dict[str, type[Row]] = {
     "train": TrainRow,
     "validation": ValidationRow,
     "accuracy": AccuracyRow,
+    "relevance": RelevanceRow,
     "circuits": CircuitsRow,
     "freeze": FreezeRow,
     "freeze_undone": FreezeUndoneRow,
@@ -315,6 +344,12 @@ def _series(value: Any) -> tuple[float, ...]:
     return tuple(map(_number, value))
 
 
+def _table(value: Any) -> tuple[tuple[float, ...], ...]:
+    if not isinstance(value, list):
+        raise ValueError
+    return tuple(map(_series, value))
+
+
 def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else read(value)
 
@@ -326,6 +361,7 @@ _READERS: dict[Any, Callable[[Any], Any]] = {
     str: _text,
     dict[str, float]: _numbers,
     tuple[float, ...]: _series,
+    tuple[tuple[float, ...], ...]: _table,
     tuple[float, float] | None: _optional(_pair),
 }
 """How a value of JSON becomes a field of each type; they raise ValueError for a value of another type."""

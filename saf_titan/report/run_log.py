@@ -13,6 +13,7 @@ from saf_titan.report.rows import (
     FinishRow,
     FreezeRow,
     FreezeUndoneRow,
+    RelevanceRow,
     ResumeRow,
     StartRow,
     TrainRow,
@@ -26,7 +27,7 @@ Session = StartRow | ResumeRow
 
 Key = TypeVar("Key")
 RowOfStep = TypeVar(
-    "RowOfStep", bound=TrainRow | ValidationRow | AccuracyRow | CircuitsRow | FreezeRow | FreezeUndoneRow
+    "RowOfStep", bound=TrainRow | ValidationRow | AccuracyRow | RelevanceRow | CircuitsRow | FreezeRow | FreezeUndoneRow
 )
 
 
@@ -40,6 +41,7 @@ class RunLog:
     train: list[TrainRow] = field(default_factory=list)
     validations: list[ValidationRow] = field(default_factory=list)
     accuracies: list[AccuracyRow] = field(default_factory=list)
+    relevances: list[RelevanceRow] = field(default_factory=list)
     circuits: list[CircuitsRow] = field(default_factory=list)
     freezes: list[FreezeRow] = field(default_factory=list)
     undone: list[FreezeUndoneRow] = field(default_factory=list)
@@ -100,6 +102,7 @@ def read_run(folder: Path) -> RunLog:
     train: dict[int, TrainRow] = {}
     validations: dict[tuple[int, str], ValidationRow] = {}
     accuracies: dict[tuple[int, str, int, int], AccuracyRow] = {}
+    relevances: dict[tuple[int, str, int, int], RelevanceRow] = {}
     circuits: dict[int, CircuitsRow] = {}
     freezes: dict[int, FreezeRow | FreezeUndoneRow] = {}
     sessions: list[Session] = []
@@ -121,6 +124,8 @@ def read_run(folder: Path) -> RunLog:
                 validations[row.step, row.phase] = row
             case AccuracyRow():
                 accuracies[row.step, row.phase, row.length, row.pairs] = row
+            case RelevanceRow():
+                relevances[row.step, row.phase, row.length, row.pairs] = row
             case CircuitsRow():
                 circuits[row.step] = row
             case FreezeRow() | FreezeUndoneRow():
@@ -132,6 +137,7 @@ def read_run(folder: Path) -> RunLog:
                 train = _up_to(row.step, train)
                 validations = _up_to(row.step, validations)
                 accuracies = _up_to(row.step, accuracies)
+                relevances = _up_to(row.step, relevances)
                 circuits = _up_to(row.step, circuits)
                 freezes = _up_to(row.step, freezes)
                 finish = None
@@ -145,6 +151,7 @@ def read_run(folder: Path) -> RunLog:
         # the sort keeps the order of writing within a step: before_freeze comes before after_freeze
         validations=sorted(validations.values(), key=lambda row: row.step),
         accuracies=sorted(accuracies.values(), key=lambda row: row.step),
+        relevances=sorted(relevances.values(), key=lambda row: row.step),
         circuits=sorted(circuits.values(), key=lambda row: row.step),
         freezes=[row for row in in_order if isinstance(row, FreezeRow)],
         undone=[row for row in in_order if isinstance(row, FreezeUndoneRow)],
@@ -190,6 +197,8 @@ def joined(earlier: RunLog, later: RunLog) -> RunLog:
         later,
         train=[*earlier.train, *(replace(row, seconds=start + row.seconds) for row in later.train)],
         validations=[*earlier.validations, *later.validations],
+        accuracies=[*earlier.accuracies, *later.accuracies],
+        relevances=[*earlier.relevances, *later.relevances],
         circuits=[*earlier.circuits, *later.circuits],
         freezes=[*earlier.freezes, *later.freezes],
         undone=[*earlier.undone, *later.undone],

@@ -1,23 +1,23 @@
-"""The sections of a report: from a run's log and its freezes to HTML."""
+"""The sections of a report about the run as a whole: from its log to HTML."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
+from statistics import fmean
 
 from saf_titan.report import markup
 from saf_titan.report.event import FreezeEvent
-from saf_titan.report.explorer import head_explorer
 from saf_titan.report.figures import (
     circuit_attention_figure,
     circuit_update_figure,
     loss_figure,
     loss_near_freeze_figure,
-    pattern_figures,
 )
-from saf_titan.report.format import count, loss_text, number_of, perplexity_text, seconds_text, short
-from saf_titan.report.heads import maps_of_event
+from saf_titan.report.format import count, number_of, perplexity_text, short
+from saf_titan.report.freeze_sections import loss_card, speed_card
 from saf_titan.report.overview import overview
 from saf_titan.report.rows import METRICS_FILE, ResumeRow, perplexity
 from saf_titan.report.run_log import RunLog
-from saf_titan.report.summary import StepTime, final_validation, step_time, validation_at
+from saf_titan.report.summary import final_validation, step_time
 
 _MAX_LINES = 5
 """Damaged lines that are named one by one."""
@@ -32,7 +32,7 @@ def header(log: RunLog, events: list[FreezeEvent]) -> Iterator[str]:
     for text in overview(log, events):
         yield markup.paragraph(text)
     yield "</div>"
-    for text in _warnings(log):
+    for text in warnings(log):
         yield markup.paragraph(text, "note")
     yield markup.cards(_key_numbers(log, events))
     yield markup.facts(_run_facts(log))
@@ -53,8 +53,13 @@ def progress(log: RunLog) -> str:
     return f"{state}: step {log.last_step:,}{total}."
 
 
-def _warnings(log: RunLog) -> Iterator[str]:
-    """What is wrong or unknown in the folder of the run."""
+def warnings(log: RunLog) -> Iterator[str]:
+    """What is wrong or unknown in the log of a run, as sentences."""
+    logged = [(row.step, row.loss) for row in log.train] + [(row.step, row.loss) for row in log.validations]
+    broken = [step for step, loss in logged if not math.isfinite(loss)]
+    if broken:
+        losses = number_of(len(broken), "logged loss is not a number", "logged losses are not numbers")
+        yield f"The run diverged: {losses}, the first one at step {min(broken):,}. Figures leave them out."
     if log.config is None:
         yield "config.toml is missing or damaged, so the settings of the run are not shown."
     if log.damaged:
@@ -97,7 +102,10 @@ def _freeze_intent(log: RunLog) -> str:
     saf = log.config.saf
     if not saf.enable:
         return "none: this run keeps all heads live"
-    due = "" if log.freezes else " (not reached yet)"
+    due = ""
+    if not log.freezes:
+        is_ahead = not log.finished and log.last_step < log.config.freeze_step
+        due = " (not reached yet)" if is_ahead else " (tried and undone)" if log.undone else " (has not happened)"
     return (
         f"{saf.rate:.0%} of all heads after step {log.config.freeze_step:,}{due}, "
         f"chosen by {saf.selector}, pattern {saf.content}"
@@ -113,22 +121,11 @@ def _key_numbers(log: RunLog, events: list[FreezeEvent]) -> list[tuple[str, str]
             numbers.append(("tokens seen", short(last.tokens)))
     validation = final_validation(log)
     if validation:
-        numbers.append(_loss_card(f"validation loss, step {validation.step:,}", validation.loss))
+        numbers.append(loss_card(f"validation loss, step {validation.step:,}", validation.loss))
     if events:
         numbers.append(("static heads", f"{events[-1].freeze.heads:,}"))
-        numbers.append(_speed_card(step_time(log, events[0].freeze, events[-1].freeze)))
+        numbers.append(speed_card(step_time(log, events[0].freeze, events[-1].freeze)))
     return numbers
-
-
-def _loss_card(name: str, loss: float) -> tuple[str, str]:
-    return f"{name} ({perplexity_text(loss)})", f"{loss:.4f}"
-
-
-def _speed_card(times: StepTime) -> tuple[str, str]:
-    if times.problem or times.speedup is None:
-        return "speed of a step after / before", "not measurable"
-    speed = times.speedup
-    return f"speed of a step after / before (spread {speed.low:.2f} to {speed.high:.2f})", f"{speed.median:.2f}x"
 
 
 def loss(log: RunLog) -> Iterator[str]:
@@ -142,7 +139,15 @@ def loss(log: RunLog) -> Iterator[str]:
         caption += "; validation loss on the half of the held-out text that calibration never sees"
     if log.freezes:
         caption += f"; dashed: {'the freeze' if len(log.freezes) == 1 else 'the freezes'}"
-    figures = [markup.figure(loss_figure(log), f"{caption}.")]
+    numbers = markup.table(
+        ("step", "when", "validation loss", "perplexity"),
+        (
+            (f"{row.step:,}", row.phase.replace("_", " "), f"{row.loss:.4f}", short(perplexity(row.loss)))
+            for row in log.validations
+        ),
+        text_columns=("when",),
+    )
+    figures = [markup.figure(loss_figure(log), f"{caption}.", numbers=numbers if log.validations else "")]
     near = loss_near_freeze_figure(log)
     if near:
         figures.append(markup.figure(near, f"The same around the freeze after step {log.freezes[0].step:,}."))
@@ -171,144 +176,36 @@ def accuracy(log: RunLog) -> Iterator[str]:
 
 def circuits(log: RunLog) -> Iterator[str]:
     """How far a step moves each circuit and where attention looks; nothing if neither was measured."""
-    captions = (
+    measured = (
         (
             circuit_update_figure(log),
+            {"QK": "qk_update", "OV": "ov_update"},
             "How far one step moves the circuits: Frobenius norm of the change of W_Q^T W_K (QK, where to look) and of "
             "W_O W_V (OV, what to carry), divided by that of the circuit; thin: each layer, thick: their mean.",
         ),
         (
             circuit_attention_figure(log),
+            {"entropy": "entropy", "sink": "sink_mass", "recent": "recent_mass"},
             "Attention of live heads on held-out text: entropy (1: uniform), share on the first token (sink) and on "
             "the 64 latest tokens (recent).",
         ),
     )
-    figures = [markup.figure(svg, caption) for svg, caption in captions if svg]
+    figures = [
+        markup.figure(svg, caption, numbers=_layer_means(log, columns)) for svg, columns, caption in measured if svg
+    ]
     if figures:
         yield markup.heading("Circuits")
         yield markup.side_by_side(figures)
 
 
-def freeze(log: RunLog, event: FreezeEvent, num_patterns: int) -> Iterator[str]:
-    """One freeze: which heads were chosen and why, and what it did to the loss and the step time."""
-    yield markup.heading(f"Freeze after step {event.step:,}")
-    if event.problem:
-        yield markup.paragraph(event.problem, "note")
-    if event.plan:
-        record = event.plan.record
-        yield markup.paragraph(
-            f"{count(len(event.new_heads), 'head')} became static, chosen by {event.plan.selector} on "
-            f"{count(record.num_sequences, 'held-out sequence')} of {record.seq_len:,} tokens. The attention of a "
-            "static head does not depend on the text: the head mixes values by a fixed pattern, and its queries, keys "
-            "and scores are not computed any more."
-        )
-    yield markup.cards(list(_effects(log, event)))
-    problem = step_time(log, event.freeze).problem
-    if problem:
-        yield markup.paragraph(f"The change of the step time is not measurable, because {problem}.", "faint")
-    maps = maps_of_event(event)
-    if maps:
-        yield markup.heading("Heads", 3)
-        yield markup.paragraph(
-            "Every head of the model as it was measured before the freeze. Heads with a low score were chosen first."
-        )
-        yield head_explorer(maps, f"heads before the freeze after step {event.step:,}")
-    patterns = pattern_figures(event, num_patterns)
-    if patterns:
-        yield markup.heading("Patterns", 3)
-        yield markup.paragraph(
-            "Each map shows how much attention a query (from top to bottom) gives to each key (from left to right), in "
-            "blocks of neighbouring tokens; brighter is more. KL is the distance between the two maps, in nats per row."
-        )
-        new = "fitted pattern" if event.plan and event.plan.content == "mean" else "pattern"
-        yield markup.gallery(
-            (
-                f"layer {pair.head.layer}, head {pair.head.head}",
-                (
-                    (pair.mean_svg, "mean attention before"),
-                    (pair.pattern_svg, f"{new} after, KL {pair.head.fit_kl:.3f}"),
-                ),
-            )
-            for pair in patterns
-        )
-    yield from _plan_tables(event)
+def _layer_means(log: RunLog, columns: Mapping[str, str]) -> str:
+    """A table of the means over layers at each measurement; `columns` maps names to fields of `CircuitsRow`."""
 
+    def mean(values: tuple[float, ...]) -> str:
+        known = [value for value in values if math.isfinite(value)]
+        return f"{fmean(known):.4g}" if known else ""
 
-def _effects(log: RunLog, event: FreezeEvent) -> Iterator[tuple[str, str]]:
-    before = validation_at(log, "before_freeze", event.step)
-    after = validation_at(log, "after_freeze", event.step)
-    end = final_validation(log)
-    if before is not None:
-        yield _loss_card("validation loss just before", before)
-    if after is not None:
-        change = f", {after - before:+.4f}" if before is not None else ""
-        yield f"validation loss just after ({perplexity_text(after)}{change})", f"{after:.4f}"
-    if end and end.step > event.step:
-        yield _loss_card(f"validation loss, step {end.step:,}", end.loss)
-    if event.freeze.held_out_losses:
-        first, second = event.freeze.held_out_losses
-        yield f"loss on the calibration sequences, before {loss_text(first)}", f"{second:.4f}"
-    times = step_time(log, event.freeze)
-    if times.spreads:
-        for name, spread in zip(("before", "after"), times.spreads, strict=True):
-            middle = f"middle half of the intervals: {spread.low:.3g} to {spread.high:.3g} s"
-            yield f"step time {name}, median ({middle})", seconds_text(spread.median)
-    yield _speed_card(times)
-    if event.freeze.seconds:
-        parts = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in event.freeze.seconds.items())
-        yield f"time that the freeze took ({parts})", seconds_text(sum(event.freeze.seconds.values()))
-
-
-def undone(log: RunLog) -> Iterator[str]:
-    """The freezes that were tried and undone; nothing if there are none."""
-    if not log.undone:
-        return
-    yield markup.heading("Undone freezes")
-    budget = f" (saf.loss_budget = {log.config.saf.loss_budget:.2%} for all freezes)" if log.config else ""
-    yield markup.paragraph(
-        "These freezes were tried and taken back at once, because the loss on the calibration sequences rose by more "
-        f"than was left of the budget{budget}. The model went on as if they had not been tried."
-    )
-    rows = []
-    for row in log.undone:
-        before, after = ("", "")
-        reason = "not recorded"
-        if row.held_out_losses:
-            before, after = map(loss_text, row.held_out_losses)
-            rise = row.held_out_losses[1] - row.held_out_losses[0]
-            reason = f"the loss rose by {rise:.4f}, the perplexity by {perplexity(rise) - 1:.2%}"
-        heads = f"{row.heads}" if row.new_heads is None else f"{row.new_heads} more, {row.heads} in all"
-        rows.append((f"{row.step:,}", heads, before, after, reason))
-    columns = ("after step", "heads", "loss before", "loss after", "why undone")
-    yield markup.table(columns, rows, text_columns=("why undone",))
-
-
-def _plan_tables(event: FreezeEvent) -> Iterator[str]:
-    if event.plan is None:
-        return
-    yield markup.heading("Plan", 3)
-    yield markup.table(
-        ("rank", "layer", "head", "score", "fit KL (nats)"),
-        (
-            (str(head.rank), str(head.layer), str(head.head), f"{head.score:.3e}", f"{head.fit_kl:.4f}")
-            for head in event.new_heads
-        ),
-    )
-    if not event.plan.skipped:
-        yield markup.paragraph("No candidate was skipped.", "faint")
-        return
-    yield markup.heading("Skipped candidates", 3)
-    yield markup.table(
-        ("layer", "head", "score", "fit KL (nats)", "reason"),
-        (
-            (
-                str(head.layer),
-                str(head.head),
-                f"{head.score:.3e}",
-                "" if head.fit_kl is None else f"{head.fit_kl:.4f}",
-                head.reason,
-            )
-            for head in event.plan.skipped
-        ),
-        text_columns=("reason",),
+    return markup.table(
+        ("step", *columns),
+        ((f"{row.step:,}", *(mean(getattr(row, key)) for key in columns.values())) for row in log.circuits),
     )

@@ -15,7 +15,7 @@ would be 21 %.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Spread:
+class Quartiles:
     """Seconds of an optimizer step over some logged intervals."""
 
     median: float
@@ -33,14 +33,14 @@ class StepTime:
     after: tuple[float, ...]
 
     @property
-    def spreads(self) -> tuple[Spread, Spread] | None:
+    def spreads(self) -> tuple[Quartiles, Quartiles] | None:
         """Median and quartiles of both sides; None if a side has fewer than `MIN_INTERVALS` samples."""
         if min(len(self.before), len(self.after)) < MIN_INTERVALS:
             return None
-        return _spread(self.before), _spread(self.after)
+        return _quartiles(self.before), _quartiles(self.after)
 
     @property
-    def speedup(self) -> Spread | None:
+    def speedup(self) -> Quartiles | None:
         """How many times as fast a step became: median before / median after; None if a side has too few samples.
 
         `low` compares a fast step before with a slow step after, `high` the reverse, each at the quartiles.
@@ -48,7 +48,7 @@ class StepTime:
         if self.spreads is None:
             return None
         before, after = self.spreads
-        return Spread(median=before.median / after.median, low=before.low / after.high, high=before.high / after.low)
+        return Quartiles(median=before.median / after.median, low=before.low / after.high, high=before.high / after.low)
 
     @property
     def problem(self) -> str:
@@ -71,9 +71,9 @@ class StepTime:
         return ""
 
 
-def _spread(samples: tuple[float, ...]) -> Spread:
+def _quartiles(samples: tuple[float, ...]) -> Quartiles:
     low, _, high = quantiles(samples, n=4, method="inclusive")
-    return Spread(median=median(samples), low=low, high=high)
+    return Quartiles(median=median(samples), low=low, high=high)
 
 
 def validation_at(log: RunLog, phase: str, step: int) -> float | None:

@@ -4,8 +4,9 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from saf_titan.report import markup, sections
+from saf_titan.report import freeze_sections, markup, sections
 from saf_titan.report.event import read_events
+from saf_titan.report.relevance import relevance_sections
 from saf_titan.report.run_log import read_run
 
 REPORT_FILE = "report.html"
@@ -31,10 +32,16 @@ def write_report(
     folder = Path(run_folder)
     log = read_run(folder)
     events = read_events(log)
-    body = [*sections.header(log, events), *sections.loss(log), *sections.accuracy(log), *sections.circuits(log)]
+    body = [
+        *sections.header(log, events),
+        *sections.loss(log),
+        *sections.accuracy(log),
+        *relevance_sections(log),
+        *sections.circuits(log),
+    ]
     for event in events:
-        body += sections.freeze(log, event, heads)
-    body += [*sections.undone(log), *more, markup.footer()]
+        body += freeze_sections.freeze(log, event, heads)
+    body += [*freeze_sections.undone(log), *more, markup.footer()]
     path = Path(out) if out is not None else folder / REPORT_FILE
     write_whole(path, markup.page(f"{folder.resolve().name}: training report", body))
     return path

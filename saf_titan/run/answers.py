@@ -1,4 +1,5 @@
-"""Validation on generated sequences: the loss and the share of right answers, by length and number of pairs.
+"""Validation on generated sequences, by length and number of pairs: loss, right answers, attention on what they follow
+from.
 
 Legend: B batch, T time, V vocabulary.
 """
@@ -21,8 +22,9 @@ from torchtitan.tools import utils
 
 from saf_titan.config.generated_data import FIRST_EVALUATION_SEED
 from saf_titan.data.rows import RowLoader
-from saf_titan.report.rows import AccuracyRow
+from saf_titan.report.rows import AccuracyRow, RelevanceRow
 from saf_titan.run.metrics import RunMetrics
+from saf_titan.run.relevance import RelevanceSums
 
 
 def count_answers(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
@@ -61,10 +63,10 @@ class AnswerValidator(Validator):
 
     @torch.no_grad()
     def validate(self, model_parts: list[nn.Module], step: int) -> None:
-        """Write an `AccuracyRow` for each set, and the mean loss per label over all sets."""
+        """Write an `AccuracyRow` and a `RelevanceRow` for each set, and the mean loss per label over all sets."""
         (model,) = model_parts
         model.eval()
-        sums = [self._count(model, length, pairs) for length, pairs in self._cells]
+        sums, looks = zip(*(self._count(model, length, pairs, step) for length, pairs in self._cells), strict=True)
         model.train()
         loss, _, labels, *_ = torch.stack(sums).sum(0).tolist()
         self.metrics_processor.log_validation(loss=loss / labels, step=step)
@@ -82,9 +84,12 @@ class AnswerValidator(Validator):
                 loss=loss / labels,
             )
             self.metrics_processor.log_accuracy(row)
+        for relevance in looks:
+            if relevance is not None:
+                self.metrics_processor.log_relevance(relevance)
 
-    def _count(self, model: nn.Module, length: int, pairs: int) -> Tensor:
-        """Return the sums of `count_answers` over one set on all ranks; a collective."""
+    def _count(self, model: nn.Module, length: int, pairs: int, step: int) -> tuple[Tensor, RelevanceRow | None]:
+        """Return the sums of `count_answers` over one set on all ranks, and where attention looked; a collective."""
         config = self.dl_config
         assert isinstance(config, RowLoader.Config)
         seed = FIRST_EVALUATION_SEED + length + pairs
@@ -96,13 +101,19 @@ class AnswerValidator(Validator):
             local_batch_size=max(1, self.local_batch_size * self.seq_len // length),
         )
         sums = torch.zeros(6, dtype=torch.float64, device=utils.device_type)
+        looks = RelevanceSums(model, config.data, pairs, sums.device)
         for batch, labels in loader:
             on_device = {name: tensor.to(utils.device_type) for name, tensor in batch.items()}
             inputs_BT, labels_BT, others = self.post_dataloading_process(
                 on_device, labels.to(utils.device_type), [model]
             )
             with self.validation_context():
-                sums += count_answers(model(inputs_BT, **others), labels_BT)
-        if self.parallel_dims.dp_enabled:
-            dist.all_reduce(sums, group=self.parallel_dims.get_mesh("batch").get_group())
-        return sums.cpu()
+                with looks.following(inputs_BT, labels_BT):
+                    logits_BTV = model(inputs_BT, **others)
+                looks.add(logits_BTV)
+                sums += count_answers(logits_BTV, labels_BT)
+        group = self.parallel_dims.get_mesh("batch").get_group() if self.parallel_dims.dp_enabled else None
+        if group is not None:
+            dist.all_reduce(sums, group=group)
+        phase = self.metrics_processor.validation_phase
+        return sums.cpu(), looks.row(step=step, phase=phase, length=length, group=group)

@@ -85,7 +85,7 @@ def _write_report(run: RunConfig) -> None:
     except Exception as error:  # of any type: a plotting library or a disk may raise it
         logger.error(
             f"The report could not be written ({type(error).__name__}: {error}). The training is complete; "
-            f"try again with python -m saf_titan.report {run.dump_folder}"
+            f"try again with python -m saf_titan.analysis report {run.dump_folder}"
         )
 
 

@@ -23,6 +23,7 @@ from saf_titan.report.rows import (
     CircuitsRow,
     FreezeRow,
     FreezeUndoneRow,
+    RelevanceRow,
     Row,
     TrainRow,
     ValidationRow,
@@ -171,6 +172,18 @@ class RunMetrics(MetricsProcessor):
             f"step {row.step}/{self._total_steps} | accuracy {row.accuracy:.4f}, all answers right in "
             f"{row.all_right:.4f} of {row.examples} sequences of {name} ({row.phase})"
         )
+
+    def log_relevance(self, row: RelevanceRow) -> None:
+        """Write where attention looks on one set; torchtitan's loggers get mean mass and confidence of each layer."""
+        name = f"{row.length} tokens{f', {row.pairs} pairs' if row.pairs else ''}"
+        metrics: dict[str, float] = {}
+        for key, by_layer in (("mass", row.mass), ("confidence", row.confidence)):
+            for layer, of_heads in enumerate(by_layer):
+                known = [x for x in of_heads if math.isfinite(x)]
+                if known:
+                    metrics[f"relevance/{key} ({name})/layer_{layer}"] = sum(known) / len(known)
+        self.logger.log(metrics, row.step)
+        self.write(row)
 
     def log_circuits(self, row: CircuitsRow) -> None:
         """Write a measurement of the circuits; torchtitan's loggers get a number for each layer and their mean."""

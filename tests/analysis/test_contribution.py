@@ -86,6 +86,24 @@ def test_sums_products_and_shares_hold_in_float32(sizes: tuple[int, int, int]) -
     torch.testing.assert_close(layer.head_share_BHR.sum(1), layer.token_BRJ.sum(-1))
 
 
+@pytest.mark.parametrize("spread", [1.0, 1e-1, 1e-3, 1e-6, 1e-9, 0.0])
+@pytest.mark.parametrize("width", [20, 4], ids=["wide model", "model narrower than a head"])
+def test_the_basis_is_orthonormal_whatever_the_condition_of_the_output_weight(spread: float, width: int) -> None:
+    """spread: the smallest singular value of a head's weight as a share of the largest."""
+    generator = torch.Generator().manual_seed(0)
+    left, _, right = torch.linalg.svd(torch.randn(3, 8, width, generator=generator).double(), full_matrices=False)
+    sizes = torch.linspace(1, 0, left.shape[-1]).double() * (1 - spread) + spread
+    wo_HDC = left * sizes @ right
+    values = head_values(torch.eye(8).double()[None, :, None].expand(1, 8, 3, 8), wo_HDC)
+    M = min(8, width)
+    torch.testing.assert_close(
+        values.basis_HMC @ values.basis_HMC.mT, torch.eye(M).double().expand(3, M, M), rtol=0, atol=1e-9
+    )
+    # value d of a head is row d of its weight
+    torch.testing.assert_close(values.vectors_BHTC[0], wo_HDC, rtol=0, atol=1e-12)
+    torch.testing.assert_close(values.norm_BHT[0], wo_HDC.norm(dim=-1), rtol=0, atol=1e-12)
+
+
 def test_a_block_of_rows_is_a_part_of_the_whole() -> None:
     one = case(4, 2)
     values = head_values(one.v_BTKD, one.wo_HDC)

@@ -13,12 +13,12 @@ from saf_titan.analysis.intervention_results import ranking, ranking_lines, shar
 from saf_titan.analysis.interventions import Harm, Settings, Side, Study
 
 
-def study(sides: tuple[Side, ...] = ("top", "bottom")) -> Study:
+def study(sides: tuple[Side, ...] = ("top", "bottom"), sequences: int = 3) -> Study:
     """Attention does 1, 2 and 3 nats of harm in three sequences at the share 0.1, norms half a nat more."""
     settings = Settings(
         metrics=("attention", "norm", "random"), ways=("value",), sides=sides, fractions=(0.1, 0.3), seeds=(0, 1)
     )
-    base = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    base = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)[:sequences]
     harms = []
     for metric, seed, rise in (("attention", 0, 0.0), ("norm", 0, 0.5), ("random", 0, -0.9), ("random", 1, -0.7)):
         for way, spares, side, fraction in settings.removals:
@@ -50,6 +50,15 @@ def test_tables() -> None:
     shares = share_lines(study(), "value", True)
     assert shares[0].split("  ")[1:] == ["top 10%", "top 30%", "bottom 10%", "bottom 30%"]
     assert shares[2].split() == ["attention", "+2.000", "+3.000", "-2.000", "-1.000"]
+
+
+def test_one_sequence_has_no_deviation(tmp_path: Path) -> None:
+    lines = ranking_lines(one := study(sequences=1), "value", False)
+    assert lines[2].split() == ["norm", "+2.000", "+-", "-", "-", "+0.500", "+-", "-", "0.200", "0.020"]
+    _, as_csv = write_results(one, tmp_path, {})
+    with as_csv.open() as file:
+        first = next(csv.DictReader(file))
+    assert (first["nll_rise_mean"], first["nll_rise_deviation"], first["sequences"]) == ("1", "", "1")
 
 
 def test_files(tmp_path: Path) -> None:

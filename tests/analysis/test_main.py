@@ -14,6 +14,8 @@ import torch
 
 from saf_titan.analysis.__main__ import main
 from saf_titan.analysis.contribution_tables import RECENT, measure_contributions, token_shares
+from saf_titan.analysis.interventions import Settings, measure_interventions
+from saf_titan.analysis.layer import LayerAttention, watching
 from saf_titan.analysis.sink_tables import measure_sinks
 from saf_titan.generate.opened import open_decoder
 from tests.generate.run_folder import T, half_static, write_run, write_step
@@ -130,6 +132,48 @@ def test_interventions_of_both_kinds_of_model(
         assert about["positions"] == [4, 7, 11, 14]
 
 
+def test_chosen_layers_alone(run_folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """All three commands have the same option; a layer's numbers are those that it has among all."""
+    words = (run_folder, "--text", run_folder / "text.txt", "--sequences", 2, "--length", 16)
+    whole = written(capsys, "contributions", *words)[0].splitlines()
+    out, _ = written(capsys, "contributions", *words, "--layers", 1, "--query", 5, "--out", tmp_path / "c.json")
+    chosen = [line.split() for line in out.splitlines()[:4]]
+    assert chosen == [line.split() for line in (whole[0], *whole[4:])]
+    assert "mean over 1 layer" in out
+    assert json.loads((tmp_path / "c.json").read_text())["layers"] == [1]
+    written(capsys, "sinks", *words, "--layers", "0-0", "--out", tmp_path / "s.json")
+    assert [head["name"] for head in json.loads((tmp_path / "s.json").read_text())["heads"]] == ["L0H0", "L0H1", "L0H2"]
+    decoder = open_decoder(run_folder, length=16)
+    assert decoder.read is not None
+    text_NT = decoder.read(run_folder / "text.txt", 2, 16).tokens_NT
+    rows_N = torch.tensor([8, 12])
+
+    def rise(*layers: int, share: float = 1.0) -> float:
+        settings = Settings(
+            metrics=("attention",), ways=("value",), sides=("top",), fractions=(share,), spares_first=(False,),
+            layers=layers,
+        )  # fmt: skip
+        (harm,) = measure_interventions(decoder, text_NT, rows_N, settings).harms
+        return harm.nll_P.mean().item()
+
+    # every value of a layer is gone: the other layer goes on as it was
+    for layer in (0, 1):
+
+        def silence(one: LayerAttention, gone: int = layer) -> torch.Tensor | None:
+            if one.layer != gone:
+                return None
+            return torch.zeros(*one.v_BTKD.shape[:2], len(one.heads), one.v_BTKD.shape[3])
+
+        targets_BN = text_NT[:, rows_N + 1]
+        with torch.no_grad():
+            before = decoder.logits(text_NT, rows_N)
+            with watching(decoder.attentions, silence):
+                after = decoder.logits(text_NT, rows_N)
+        losses = [torch.nn.functional.cross_entropy(x.flatten(0, 1), targets_BN.flatten()) for x in (before, after)]
+        assert rise(layer) == pytest.approx((losses[1] - losses[0]).item(), abs=1e-5)
+    assert rise(0, 1) == rise()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -141,8 +185,24 @@ def test_interventions_of_both_kinds_of_model(
         (("interventions", "{run}", "--text", "{text}", "--shares", "2", "--out", "{out}"), "2"),
         (("interventions", "{run}", "--text", "{text}", "--out", "{text}"), "is a file: give a folder"),
         (("interventions", "{run}", "--text", "{text}", "--out", "{text}/x"), "cannot be made"),
+        (
+            ("sinks", "{run}", "--text", "{text}", "--length", "16", "--layers", "0,2"),
+            "layer 2 is not one of the layers 0 to 1",
+        ),
+        (("contributions", "{run}", "--text", "{text}", "--length", "16", "--layers", "0-5"), "layer 2 is not one"),
+        (("contributions", "{run}", "--text", "{text}", "--layers", "3-1"), "from a later layer to an earlier one"),
+        (("contributions", "{run}", "--text", "{text}", "--layers", "a"), "'a'"),
+        (
+            ("interventions", "{run}", "--text", "{text}", "--length", "16", "--layers", "7", "--out", "{out}"),
+            "layer 7 is",
+        ),
+        (
+            ("interventions", "{run}", "--text", "{text}", "--out", "/proc"),
+            "/proc/interventions.json cannot be written",
+        ),
+        (("sinks", "{run}", "--text", "{text}", "--out", "/proc/s.json"), "/proc/s.json cannot be written"),
         (("contributions", "{run}", "--text", "{text}", "--out", "{out}/no/c.json"), "there is no folder"),
-        (("sinks", "{run}", "--text", "{text}", "--out", "{run}"), "is a folder: give a file in it"),
+        (("sinks", "{run}", "--text", "{text}", "--out", "{run}"), "is a folder; give the name of a file"),
         (("report", "{run}", "--text", "{text}", "--out", "{out}/no/page.html"), "there is no folder"),
         (("sinks", "{hf}", "--text", "{text}", "--length", "16", "--tokenizer", "gpt2"), "are for checkpoints of this"),
         (("reports",), "invalid choice"),

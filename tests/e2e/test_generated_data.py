@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from saf_titan.report.run_log import read_run
@@ -37,6 +38,17 @@ def test_mqar_trains_freezes_and_resumes_on_any_number_of_ranks(tmp_path: Path) 
     for mine, other in zip(rows[:8], one.kind("accuracy")[:8], strict=True):
         assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4)
 
+    # where the questions look, on any number of ranks: some value of the context
+    looks, alone = two.kind("relevance"), one.kind("relevance")
+    assert [(row["step"], row["phase"], row["length"], row["pairs"]) for row in looks] == [
+        (row["step"], row["phase"], row["length"], row["pairs"]) for row in rows
+    ]
+    for mine, other in zip(looks[:8], alone[:8], strict=True):
+        assert mine["questions"] == other["questions"] == 5 * mine["pairs"]
+        assert np.array(mine["mass"]) == pytest.approx(np.array(other["mass"]), abs=1e-4)
+        assert np.sum(mine["dtap"], axis=1).tolist() == [mine["questions"]] * len(mine["mass"])
+        assert 0 < np.min(mine["mass"]) < np.max(mine["mass"]) < 1
+
     at = tmp_path / "resumed"
     shutil.copytree(two.folder / "checkpoint" / "step-6", at / "checkpoint" / "step-6")
     resumed = train(at, *MQAR, ranks=2)
@@ -44,6 +56,7 @@ def test_mqar_trains_freezes_and_resumes_on_any_number_of_ranks(tmp_path: Path) 
     assert len(read_run(two.folder).accuracies) == len(rows)
     page = write_report(two.folder).read_text()
     assert "16 tokens, 3 pairs" in page
+    assert "(the value that stands behind the key that is asked for)" in page
 
 
 def test_class_tokens_are_learnt(tmp_path: Path) -> None:
@@ -53,6 +66,9 @@ def test_class_tokens_are_learnt(tmp_path: Path) -> None:
     assert first["accuracy"] < 0.9
     assert last["accuracy"] > 0.95
     assert last["accuracy"] == last["example_accuracy"] == last["all_right"]
+    # a model that is right because of these tokens looks at them
+    looks = run.kind("relevance")
+    assert np.max(looks[-1]["mass"]) > np.max(looks[0]["mass"])
 
 
 def test_lengths_beyond_the_patterns_of_a_checkpoint_are_refused(tmp_path: Path) -> None:

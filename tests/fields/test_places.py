@@ -47,6 +47,10 @@ def test_files(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     require_file_place(tmp_path / "new")
     require_file_place(tmp_path / "file")
+    # looking leaves no trace
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(ValueError, match=r"^/proc/file cannot be written \(.*\); mend that, or choose another place$"):
+        require_file_place(Path("/proc/file"))
     for name, message in [
         ("", "is a folder; give the name of a file"),
         ("none/x", "no folder .*none; make it"),

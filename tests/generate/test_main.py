@@ -144,7 +144,7 @@ def test_mistakes_are_one_line(run_folder: Path, tmp_path: Path, capsys: pytest.
         ([run_folder, "--prompts", tmp_path / "empty.txt"], "is empty"),
         ([run_folder, "--prompts", tmp_path / "latin.txt"], "is not UTF-8 text"),
         ([run_folder, "--prompts", tmp_path / "tow.txt"], f"did you mean {tmp_path / 'two.txt'}?"),
-        ([run_folder, "--prompts", tmp_path / "lone"], "lone is a folder: give a UTF-8 text with one prompt a line"),
+        ([run_folder, "--prompts", tmp_path / "lone"], "lone is a folder: give a UTF-8 text with one prompt per line"),
         ([run_folder, "--prompts", tmp_path / "two.txt", "--stream"], "there are 2 prompts"),
         ([run_folder, "--prompt", "a", "--temperature", -1], "temperature = -1"),
         ([run_folder, "--prompt", "a", "--top-p", 0], "top_p = 0"),

@@ -191,7 +191,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match=r'selector = "output_error" works only in runs of saf_titan.train'):
         Freezer(model, optimizer, selector="output_error")
     freezer = Freezer(model, optimizer, rate=0.25, content="sharp", max_fit_kl=9.0)
-    with pytest.raises(ValueError, match="sharp is a T x T matrix a head"):
+    with pytest.raises(ValueError, match="sharp needs a T x T matrix for each head"):
         freezer.freeze(BATCHES)
     assert freezer.plan is None
     model(BATCHES[0]).sum().backward()

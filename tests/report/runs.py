@@ -90,6 +90,20 @@ def finish_row(step: int, seconds: float = 60.0) -> Row:
     return {"kind": "finish", "step": step, "seconds": seconds}
 
 
+def relevance_row(step: int, phase: str, *, layers: int = 2, heads: int = 4, sharpness: float | None = None) -> Row:
+    """Ten questions to each layer, whose mass and probability are `sharpness`, a tenth less in each layer below."""
+    sharpness = step / 125 if sharpness is None else sharpness
+    mass = [[max(sharpness - 0.1 * (layers - 1 - layer), 0.0)] * heads for layer in range(layers)]
+    dtap = []
+    for layer in range(layers):
+        counts = [[0] * 10 for _ in range(10)]
+        counts[int(10 * mass[layer][0])][int(10 * sharpness)] = 10
+        dtap.append([count for row in counts for count in row])
+    confidence = [[float(x >= 0.5) for x in of_layer] for of_layer in mass]
+    row = {"kind": "relevance", "step": step, "phase": phase, "length": 64, "pairs": 0, "questions": 10}
+    return row | {"mass": mass, "confidence": confidence, "dtap": dtap}
+
+
 def session_row(kind: str, step: int, world_size: int = 2) -> Row:
     return {"kind": kind, "step": step, "world_size": world_size}
 

@@ -4,9 +4,11 @@ Covers `figures`, `markup`, `explorer`, `report.css` and `report.js`.
 """
 
 import json
+import math
 import re
 import shutil
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -18,13 +20,18 @@ from matplotlib.image import imread
 
 from saf_titan.report import markup
 from saf_titan.report.compare import write_comparison
+from saf_titan.report.explorer import head_explorer
+from saf_titan.report.heads import HeadMaps, Metric
 from saf_titan.report.passage import Weights, passage
 from saf_titan.report.rows import METRICS_FILE
 from saf_titan.report.write import write_report
-from tests.report.runs import plain_rows, undone_row, write_frozen_run, write_run
+from tests.report.runs import plain_rows, relevance_row, undone_row, write_frozen_run, write_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: apt-get install chromium)")
+
+
+ODD_NAMES = ("日本語", "_a$b$<i>", "long_" * 40)
 
 
 def browse(profile: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -35,10 +42,12 @@ def browse(profile: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a run with everything that is wide: a long name, a long line that is damaged, undone freezes."""
+    """Of a run with everything that is wide: a long name, a damaged line, undone freezes, relevant tokens."""
     folder = write_frozen_run(tmp_path_factory.mktemp("runs") / "a_name_without_any_space_in_it_that_is_rather_long")
     with (folder / METRICS_FILE).open("a") as log:
         log.write(json.dumps(undone_row(90, 5)) + "\n")
+        for step, phase in ((1, "scheduled"), (60, "before_freeze"), (60, "after_freeze"), (120, "final")):
+            log.write(json.dumps(relevance_row(step, phase)) + "\n")
         log.write(json.dumps({"kind": "train", "step": "x" * 200}) + "\n")
     return write_report(folder)
 
@@ -47,16 +56,21 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of an ordinary and a frozen run, with the clock that the trainer writes."""
     folder = tmp_path_factory.mktemp("runs")
+    # of characters that a font of figures lacks, of marks of its formulas, and longer than a screen
+    odd = [write_frozen_run(folder / name) for name in ODD_NAMES]
     rows = [row | {"seconds": 0.5 * row["step"]} if row["kind"] == "train" else row for row in plain_rows()]
     ordinary = write_run(folder / "a_name_without_any_space_in_it_that_is_rather_long", rows)
-    return write_comparison([ordinary, write_frozen_run(folder / "frozen")], folder / "comparison.html")
+    return write_comparison([ordinary, write_frozen_run(folder / "frozen"), *odd], folder / "comparison.html")
 
 
 def test_the_browser_keeps_every_element(report: Path, tmp_path: Path) -> None:
     dom = browse(tmp_path, "--dump-dom", report.as_uri()).stdout
     source = report.read_text()
-    for tag in ("<svg", "<tr", "<figure", "<image", "<use", 'class="card"', "</footer>"):
+    for tag in ("<tr", "<image", "<use", 'class="card"', "</footer>"):
         assert dom.count(tag) == source.count(tag), tag
+    # the panel of the first head comes on top
+    for tag in ("<svg", "<figure"):
+        assert dom.count(tag) > source.count(tag) > 2, tag
 
 
 # chromium counts dark as 0 and light as 1
@@ -77,7 +91,16 @@ def test_text_and_pictures_stand_out_from_the_page(
     assert contrast[:, -40:].mean() == 0
 
 
-PHONE_WIDTH = 390
+def check_speech(speech: dict[str, Any]) -> None:
+    """A screen reader finds a name for every part, and its way by headings."""
+    assert speech["nameless"] == []
+    assert (speech["pictures"], speech["columns"], speech["main"]) == (0, 0, 1)
+    levels = speech["levels"]
+    assert levels[0] == 1
+    assert all(lower <= upper + 1 for upper, lower in pairwise(levels)), "no level is left out on the way down"
+
+
+PHONE_WIDTH = 360
 FRAME = """
 <iframe style="border: 0; width: WIDTHpx; height: 2000px"></iframe>
 <script>
@@ -103,12 +126,24 @@ MEASURE = """
     return text.length === 1 ? Math.max(box.width, box.height) : Math.min(box.width, box.height);
   });
   const inside = box => box.left >= 0 && box.right <= root.clientWidth + 0.5;
-  const outside = [...page.querySelectorAll("p, figure, svg, .card, .scroll, dl, h1, h2, h3, .small")]
+  page.querySelectorAll("details").forEach(box => box.open = true);
+  const outside = [...page.querySelectorAll("p, li, details, figure, svg, .card, .scroll, dl, h1, h2, h3, .small")]
     .filter(element => !inside(element.getBoundingClientRect())).map(element => element.outerHTML.slice(0, 80));
   const scrolls = [...page.querySelectorAll(".scroll")].map(box => frame.contentWindow.getComputedStyle(box).overflowX);
   const columns = page.querySelector(".row").children[0].getBoundingClientRect().top
     == page.querySelector(".row").children[1].getBoundingClientRect().top ? 2 : 1;
-  return {width: root.clientWidth, scroll: root.scrollWidth, sizes, labels, outside, scrolls, columns};
+  const named = e => e.ariaLabel || e.textContent.trim() || e.closest("label")?.textContent.trim();
+  const all = selector => [...page.querySelectorAll(selector)].filter(e => !e.closest("[aria-hidden]"));
+  const speech = {
+    nameless: all("svg, canvas, button, select, [tabindex='0'], summary").filter(e => !named(e))
+      .map(e => e.outerHTML.slice(0, 80)),
+    pictures: all("svg, canvas").filter(e => e.getAttribute("role") !== "img").length,
+    columns: all("thead th").filter(e => e.scope !== "col").length,
+    levels: all("h1, h2, h3, h4").map(e => Number(e.tagName[1])),
+    main: all("main").length,
+  };
+  const legends = all("figure ul").map(list => [...list.children].map(e => e.textContent));
+  return {speech, legends, width: root.clientWidth, scroll: root.scrollWidth, sizes, labels, outside, scrolls, columns};
 """
 
 
@@ -137,6 +172,7 @@ def test_the_page_fits_the_screen_and_can_be_read(report: Path, tmp_path: Path, 
     assert page["scrolls"], "wide tables scroll in their box"
     assert set(page["scrolls"]) == {"auto"}
     assert page["columns"] == columns
+    check_speech(page["speech"])
     assert min(page["sizes"]) >= 12
     # letters of 7 pixels are a font of 10
     assert len(page["labels"]) > 30
@@ -148,17 +184,21 @@ def test_a_click_on_a_head_shows_its_attention(report: Path, tmp_path: Path) -> 
         report,
         tmp_path,
         """
-        const panel = page.querySelector(".panel"), before = panel.textContent;
-        const cell = [...page.querySelectorAll("[data-head]")].find(cell => cell.dataset.mark.includes("made static"));
+        const panel = page.querySelector(".panel"), before = panel.querySelector("h4").textContent;
+        const static_ = [...page.querySelectorAll("[data-head]")].filter(c => c.dataset.mark.includes("made static"));
+        const cell = static_.find(c => c.dataset.head !== before);
         cell.click();
         const canvas = [...panel.querySelectorAll("canvas")];
         const colours = canvas.map(c => new Set(c.getContext("2d").getImageData(0, 0, c.width, c.height).data).size);
-        return {before, name: cell.dataset.head, text: panel.textContent, colours, label: canvas[0].ariaLabel,
+        const all = static_.map(c => c.dataset.head);
+        return {before, all, name: cell.dataset.head, text: panel.textContent, colours, label: canvas[0].ariaLabel,
           lines: panel.querySelectorAll("path.line").length, current: cell.ariaCurrent,
           broken: [...panel.querySelectorAll("path.line")].some(line => line.getAttribute("d").includes("NaN"))};
         """,
     )
-    assert page["before"] == ""
+    # one of those that became static is shown from the start
+    assert page["before"] in page["all"]
+    assert page["before"] != page["name"]
     assert page["text"].startswith(page["name"])
     assert "static since" in page["text"]
     assert min(page["colours"]) > 10
@@ -217,7 +257,7 @@ def test_tables_are_sorted_by_their_columns(report: Path, tmp_path: Path) -> Non
         report,
         tmp_path,
         """
-        const table = page.querySelector(".scroll table");
+        const table = [...page.querySelectorAll(".scroll table")].find(t => t.textContent.includes("score"));
         const column = () => [...table.tBodies[0].rows].map(row => row.cells[3].textContent);
         const name = table.tHead.rows[0].cells[3];
         const states = [column()];
@@ -246,9 +286,13 @@ def test_a_passage_is_coloured_for_the_chosen_token(tmp_path: Path) -> None:
     page = act(
         file,
         tmp_path,
-        """
+        r"""
+        const drawn = word => {
+          const {backgroundColor, backgroundImage} = frame.contentWindow.getComputedStyle(word);
+          return [backgroundColor, ...backgroundImage.match(/rgba?\([^)]*\)/g)];
+        };
         const words = measure => [...page.querySelector(`[data-measure=${measure}]`).children];
-        const colors = () => ["attention", "contribution"].map(m => words(m).map(word => word.style.background));
+        const colors = () => ["attention", "contribution"].map(m => words(m).map(drawn));
         const states = [colors()];
         words("attention")[1].click();
         states.push(colors());
@@ -261,14 +305,21 @@ def test_a_passage_is_coloured_for_the_chosen_token(tmp_path: Path) -> None:
           current: words("contribution").map(word => word.ariaCurrent)};
         """,
     )
-    blue, orange, none = "rgba(59, 125, 192, {})", "rgba(217, 130, 43, {})", "transparent"
     start, second, head = page["states"]
-    assert start[1] == [blue.format("0.71"), orange.format("0.5"), blue.format("0.87")]
-    assert second[1] == [blue.format("0.5"), blue.format("0.87"), none]
+    # the opacity is 0.65 times the root of the share
+    np.testing.assert_allclose([opacities(word) for word in start[1]], [(0.46, 0), (0, 0.325), (0.563, 0)], atol=0.01)
+    np.testing.assert_allclose([opacities(word) for word in second[1]], [(0.325, 0), (0.563, 0), (0, 0)], atol=0.01)
     assert head[0] == second[1]
     assert page["reading"] == '" two" gives to " two": attention 100.0 %, contribution 75.0 %'
     assert page["later"] == [False, False, True]
     assert page["current"] == [None, "true", None]
+
+
+def opacities(colours: list[str]) -> tuple[float, float]:
+    """Of blue and of orange, in the computed style of a word."""
+    blue, orange = ([float(x) for x in re.findall(r"[\d.]+", colour)] for colour in colours[:2])
+    assert (blue[:3], orange[:3]) == ([59, 125, 192], [217, 130, 43])
+    return tuple(colour[3] if len(colour) > 3 else 1.0 for colour in (blue, orange))  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("width", [PHONE_WIDTH, 1100])
@@ -280,3 +331,29 @@ def test_the_comparison_fits_the_screen_and_can_be_read(comparison: Path, tmp_pa
     assert min(page["sizes"]) >= 12
     assert len(page["labels"]) > 30
     assert min(page["labels"]) >= 7
+    check_speech(page["speech"])
+    assert page["legends"][0][1:] == ["frozen", *ODD_NAMES]
+
+
+def test_a_metric_that_all_heads_share_has_no_scale(tmp_path: Path) -> None:
+    maps = HeadMaps(
+        metrics=tuple(
+            Metric(name=name, meaning="a number", values_LH=torch.tensor(values))
+            for name, values in (("same", [[2.0, 2.0]]), ("two", [[1.0, -3.0]]), ("none", [[math.nan, math.nan]]))
+        )
+    )
+    file = tmp_path / "page.html"
+    file.write_text(markup.page("heads", [head_explorer(maps, "heads")]))
+    page = act(
+        file,
+        tmp_path,
+        """
+        const choice = page.querySelector("select"), scale = page.querySelector(".scale");
+        return [0, 1, 2].map(i => {
+          choice.value = i;
+          choice.dispatchEvent(new Event("change"));
+          return [...scale.children].filter(e => e.checkVisibility()).map(e => e.textContent);
+        });
+        """,
+    )
+    assert page == [["2 for every head", ""], ["-3", "", "1"], ["unknown for every head", ""]]

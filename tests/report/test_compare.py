@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from saf_titan.report.__main__ import main
-from saf_titan.report.compare import comparison, overlap, static_slots
+from saf_titan.analysis.__main__ import main
+from saf_titan.report.compare import comparison, overlap, static_slots, write_comparison
 from saf_titan.report.group import Group
 from saf_titan.report.run_log import joined, read_run
 from tests.report.runs import (
@@ -42,7 +42,7 @@ def runs(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_runs_side_by_side(runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "page.html"
-    assert main([*map(str, runs), "--out", str(page)]) == 0
+    assert main(["report", *map(str, runs), "--out", str(page)]) == 0
     assert capsys.readouterr().out.strip() == str(page)
     text = text_of(page)
     for fact in (
@@ -73,6 +73,22 @@ def test_seeds_of_a_group_agree_or_not(runs: tuple[Path, Path], tmp_path: Path) 
     assert "A line is the mean over the seeds." in text
 
 
+def test_what_is_damaged_in_a_run_is_said(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    plain, frozen = runs
+    (frozen / "saf" / "step-000060" / "plan.safetensors").unlink()
+    (frozen / "config.toml").unlink()
+    with (frozen / "metrics.jsonl").open("a") as log:
+        log.write('{"kind": "tra')
+    page = tmp_path / "page.html"
+    write_comparison([plain, frozen], page)
+    text = text_of(page)
+    assert "Differences are to the first run, ordinary." in text
+    assert "frozen: config.toml is missing or damaged" in text
+    assert "frozen: metrics.jsonl: 1 line is damaged" in text
+    assert "frozen: The plan cannot be read" in text
+    assert "Settings that differ Not known: they need config.toml of at least two runs." in text
+
+
 def test_overlap_is_the_jaccard_index() -> None:
     assert overlap({(0, 1), (0, 2), (1, 1)}, {(0, 2), (1, 1), (1, 3)}) == 0.5
     assert overlap(set(), set()) == 1
@@ -87,7 +103,7 @@ def test_static_heads_of_a_run(runs: tuple[Path, Path]) -> None:
 
 
 def test_a_folder_that_holds_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path / "a"), str(tmp_path / "b")]) == 1
+    assert main(["report", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
     assert "no such folder; give the dump_folder of a training run" in capsys.readouterr().err
 
 

@@ -2,12 +2,14 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from saf_titan.report.event import FreezeEvent, read_events
 from saf_titan.report.overview import overview
 from saf_titan.report.run_log import RunLog, read_run
+from saf_titan.saf.plan.plan import SkippedHead
 from tests.report.runs import freeze_row, plain_rows, session_row, train_row, undone_row, write_frozen_run, write_run
 
 
@@ -16,7 +18,7 @@ def frozen(tmp_path_factory: pytest.TempPathFactory) -> RunLog:
     return read_run(write_frozen_run(tmp_path_factory.mktemp("runs") / "run"))
 
 
-def with_plan(event: FreezeEvent, **changes: str) -> FreezeEvent:
+def with_plan(event: FreezeEvent, **changes: Any) -> FreezeEvent:
     assert event.plan is not None
     return dataclasses.replace(event, plan=dataclasses.replace(event.plan, **changes))
 
@@ -47,6 +49,33 @@ def test_a_frozen_run(frozen: RunLog) -> None:
 def test_other_selectors_and_contents(frozen: RunLog, changes: dict[str, str], words: str) -> None:
     (event,) = read_events(frozen)
     assert words in next(overview(frozen, [with_plan(event, **changes)]))
+
+
+def test_fewer_heads_than_asked_for(frozen: RunLog) -> None:
+    events = read_events(frozen)
+    assert frozen.config is not None
+    more = dataclasses.replace(frozen.config, saf=dataclasses.replace(frozen.config.saf, rate=0.75))
+    texts = list(overview(dataclasses.replace(frozen, config=more), events))
+    assert texts[1] == "The run asked for 6 static heads (75%) and got 4."
+    head = SkippedHead(layer=1, head=0, score=1.0, fit_kl=None, reason="why")
+    skipped = [with_plan(events[0], skipped=(head,))]
+    texts = list(overview(dataclasses.replace(frozen, config=more), skipped))
+    assert texts[1].endswith('got 4: 1 candidate was skipped, for the reasons in the table "Skipped candidates".')
+    ramp = dataclasses.replace(more, saf=dataclasses.replace(more.saf, schedule="ramp"))
+    assert len(list(overview(dataclasses.replace(frozen, config=ramp), events))) == 3
+
+
+def test_a_change_within_the_spread_is_told_with_its_medians(tmp_path: Path) -> None:
+    rows = [
+        session_row("start", 0),
+        *(train_row(step, step_seconds=0.4 + 0.2 * (step % 2)) for step in range(5, 61, 5)),
+        freeze_row(60, 1),
+        *(train_row(step, step_seconds=0.4 + 0.1 * (step % 2)) for step in range(65, 121, 5)),
+    ]
+    log = read_run(write_run(tmp_path / "run", rows))
+    gain = list(overview(log, read_events(log)))[-1]
+    assert gain.startswith("Gain: not measurable in this run. A step took 0.")
+    assert "(medians), but the step times spread so widely" in gain
 
 
 def test_slower_steps_are_no_gain(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from saf_titan.report.passage import Weights, color, passage
+from saf_titan.report.passage import Weights, passage
 
 TOKENS = ["The", " cat", "\n", "<b>"]
 
@@ -43,8 +43,9 @@ def test_every_weight_is_in_the_page_to_a_thousandth() -> None:
 def test_the_last_token_is_shown_first() -> None:
     entries = weights("layer 0")
     html = passage(TOKENS, entries, "the text")
-    shown = re.findall(r'style="background:(.*?)"', html)
-    assert shown == [color(value) for _, values_TT in entries[0].by_measure for value in values_TT[-1].tolist()]
+    shown = [float(share) for share in re.findall(r'style="--share:(.*?)"', html)]
+    expected = [value for _, values_TT in entries[0].by_measure for value in values_TT[-1].tolist()]
+    assert shown == pytest.approx(expected, rel=1e-3)
     assert "<b>" not in html
     assert "⏎" in html
 
@@ -54,20 +55,9 @@ def test_unknown_and_extreme_weights() -> None:
     html = passage(["a", "b"], [Weights(name="L0H0", by_measure=(("c", values_TT),))], "x")
     (cells,) = re.findall(r'"weights":\[\["(.*?)"\]\]', html)
     assert np.frombuffer(base64.b64decode(cells), "<i2").tolist() == [-32768, -32767, 32767]
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (0.0, "transparent"),
-        (math.nan, "transparent"),
-        (0.25, "rgba(59,125,192,0.50)"),
-        (-0.04, "rgba(217,130,43,0.20)"),
-        (7.0, "rgba(59,125,192,1.00)"),
-    ],
-)
-def test_colours(value: float, expected: str) -> None:
-    assert color(value) == expected
+    # what is not known has no colour
+    html = passage(["a"], [Weights(name="L0H0", by_measure=(("c", values_TT[:1, :1]),))], "x")
+    assert 'style="--share:0"' in html
 
 
 def test_matrices_of_another_size_are_refused() -> None:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from saf_titan.report.write import write_report
-from tests.report.runs import freeze_row, session_row, train_row, validation_row, write_run
+from tests.report.runs import freeze_row, relevance_row, session_row, train_row, validation_row, write_run
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.integers(-3, 200) | st.floats() | st.text(max_size=6),
@@ -23,9 +23,24 @@ sound = st.sampled_from(
         validation_row(20, "before_freeze"),
         validation_row(20, "after_freeze"),
         freeze_row(20, 4),
+        relevance_row(20, "before_freeze"),
+        relevance_row(30, "final"),
     ]
 )
-fields = ["kind", "step", "loss", "tokens", "step_seconds", "phase", "folder", "seconds", "world_size", "heads"]
+fields = [
+    "kind",
+    "step",
+    "loss",
+    "tokens",
+    "step_seconds",
+    "phase",
+    "folder",
+    "seconds",
+    "world_size",
+    "heads",
+    "mass",
+    "dtap",
+]
 spoilt = st.builds(lambda row, field, value: {**row, field: value}, sound, st.sampled_from(fields), anything)
 
 

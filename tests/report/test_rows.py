@@ -30,6 +30,7 @@ VALUES: dict[Any, st.SearchStrategy] = {
     str: st.text(max_size=8),
     dict[str, float]: st.dictionaries(names, st.floats(), max_size=3),
     tuple[float, ...]: st.lists(st.floats(), max_size=3).map(tuple),
+    tuple[tuple[float, ...], ...]: st.lists(st.lists(st.floats(), max_size=3).map(tuple), max_size=3).map(tuple),
     tuple[float, float] | None: st.none() | st.tuples(st.floats(), st.floats()),
 }
 

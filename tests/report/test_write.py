@@ -1,19 +1,21 @@
 """The page of every kind of run: complete, self-contained, and honest about what is missing.
 
-Covers `write`, `sections`, `markup` and the command line `__main__` of `saf_titan.report`.
+Covers `write`, `sections`, `markup` and the command line.
 
-Covers report/figures.py, report/markup.py, report/sections.py.
+Covers report/figures.py, report/freeze_sections.py, report/markup.py, report/sections.py.
 """
 
 import json
 import re
+import runpy
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from saf_titan.report.__main__ import main as report_main
+from saf_titan.analysis.__main__ import main as analysis_main
 from saf_titan.report.write import write_report
 from saf_titan.saf.plan.plan import StaticPlan
 from tests.report.runs import (
@@ -54,8 +56,9 @@ def text_of(path: Path) -> str:
 
 
 def pictures(path: Path) -> list[ElementTree.Element]:
-    """All inline pictures; each must be well-formed by itself."""
-    return [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", path.read_text(), re.DOTALL)]
+    """All inline pictures but the keys of legends; each must be well-formed by itself."""
+    found = [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", path.read_text(), re.DOTALL)]
+    return [svg for svg in found if svg.get("aria-hidden") is None]
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +194,37 @@ def test_missing_files_are_said_to_be_missing(tmp_path: Path) -> None:
     assert len(pictures(path)) == 2
 
 
+def test_a_run_that_diverged_says_so(tmp_path: Path) -> None:
+    folder = write_frozen_run(tmp_path / "run")
+    with (folder / "metrics.jsonl").open("a") as log:
+        for row in (train_row(62, loss=None), train_row(72, loss=None), validation_row(121, "final") | {"loss": None}):
+            log.write(json.dumps(row) + "\n")
+    text = text_of(write_report(folder))
+    assert "The run diverged: 3 logged losses are not numbers, the first one at step 62." in text
+
+
+def test_figures_have_their_numbers_as_tables(tmp_path: Path) -> None:
+    folder = write_frozen_run(tmp_path / "run")
+    with (folder / "metrics.jsonl").open("a") as log:
+        log.write(json.dumps({"kind": "circuits", "step": 20, "qk_update": [1e-2, 3e-2], "ov_update": [1e-3, None]}))
+    text = text_of(write_report(folder))
+    assert "step when validation loss perplexity 1 scheduled" in text
+    assert "60 before freeze 3.7500 42.5 60 after freeze 3.8125 45.3 120 final 3.2500 25.8" in text
+    assert "step QK OV 20 0.02 0.001" in text
+
+
+def test_what_became_of_an_intended_freeze(tmp_path: Path) -> None:
+    enabled = ("--saf.enable=true",)
+    for name, rows, words in (
+        ("before", plain_rows(55), "(not reached yet)"),
+        ("undone", [*plain_rows(), undone_row(60, 3)], "(tried and undone)"),
+        ("never", plain_rows(), "(has not happened)"),
+        ("beyond", plain_rows(90), "(has not happened)"),
+    ):
+        text = text_of(write_report(write_run(tmp_path / name, rows, *enabled)))
+        assert f"25% of all heads after step 60 {words}" in text, name
+
+
 def test_a_resumed_run_says_so(tmp_path: Path) -> None:
     rows = [*plain_rows(60), session_row("resume", 40, world_size=4), *(train_row(step) for step in (45, 50))]
     assert "4, resumed 1 time" in text_of(write_report(write_run(tmp_path / "run", rows)))
@@ -245,6 +279,9 @@ def test_undone_freezes_are_shown(tmp_path: Path) -> None:
     log.write_text(log.read_text() + json.dumps(undone_row(1100, 5, (3.0, 3.25))) + "\n")
     text = text_of(write_report(folder))
     assert "1 freeze was tried and undone" in text
+    with log.open("a") as file:
+        file.write(json.dumps(undone_row(1200, 5) | {"held_out_losses": [3.0, None]}) + "\n")
+    assert "nan (perplexity nan) the loss was not a number" in text_of(write_report(folder))
     assert "Undone freezes" in text
     assert "more than was left of the budget (saf.loss_budget = 1.00% for all freezes)" in text
     assert (
@@ -291,22 +328,31 @@ def test_an_older_report_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path / "run", plain_rows())
-    assert report_main([str(folder), "--heads", "2"]) == 0
+    assert analysis_main(["report", str(folder), "--heads", "2"]) == 0
     assert capsys.readouterr().out.strip() == str(folder / "report.html")
     page = tmp_path / "page.html"
-    assert report_main([str(folder), "--out", str(page)]) == 0
+    assert analysis_main(["report", str(folder), "--out", str(page)]) == 0
     assert page.read_bytes() == (folder / "report.html").read_bytes()
 
 
-def test_errors_of_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert report_main([str(tmp_path)]) == 1
-    error = capsys.readouterr().err
-    assert "metrics.jsonl: no such file" in error
-    assert error.count("\n") == 1
-    for words, message in (([], "RUN_FOLDER"), ([".", "--heads", "-1"], "'-1' is not a number of heads")):
-        with pytest.raises(SystemExit, match="2"):
-            report_main(words)
-        assert message in capsys.readouterr().err
+def test_the_short_name_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_run(tmp_path / "run", plain_rows())
+    monkeypatch.setattr(sys, "argv", ["saf_titan.report", str(folder)])
+    monkeypatch.delitem(sys.modules, "saf_titan.analysis.__main__", raising=False)
     with pytest.raises(SystemExit, match="0"):
-        report_main(["--help"])
-    assert "--out FILE" in capsys.readouterr().out
+        runpy.run_module("saf_titan.report", run_name="__main__")
+    assert (folder / "report.html").is_file()
+
+
+def test_errors_of_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
+        ([str(tmp_path)], "is no run's folder (it has no metrics.jsonl)"),
+        ([str(tmp_path / "nowhere")], "nowhere does not exist: give the folder of a run, or a model"),
+        ([str(tmp_path)] * 2, "metrics.jsonl: no such file"),
+        ([], "RUN|MODEL"),
+        ([".", "--heads", "-1"], "-1"),
+    ):
+        assert analysis_main(["report", *words]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ")
+        assert message in line

@@ -181,7 +181,7 @@ def test_words_at_random(
         ),
         (
             ["select", "{stats}", "--rate", "0.5", "--selector", "redundancy", "--out", "{out}"],
-            "by saf_titan.saf calibrate --selector",
+            "with saf_titan.saf calibrate CHECKPOINT --selector",
         ),
         (["calibrate", "{folder}", "--out", "{out}"], "is not a complete checkpoint"),
         (["calibrate", "{after}", "--selector", "kl,taste", "--out", "{out}"], "'taste' must be one of"),

@@ -98,15 +98,19 @@ def hidden_keys(start: int, stop: int, window: int | None, device: torch.device)
     return lag_RJ < 0 if window is None else (lag_RJ < 0) | (lag_RJ >= window)
 
 
-def diagonal_sums(rows_XRJ: Tensor) -> Tensor:
+def diagonal_sums(rows_XRJ: Tensor, *, dtype: torch.dtype = torch.float64) -> Tensor:
     """Return the sums of the last R of J causal rows by lag k = 0 .. J - 1, float64 (..., J).
 
-    The keys are reversed and R zeros are added to each row. Viewed with rows that are one element shorter, the same
-    memory has row r shifted by r, so that equal lags are in one column.
+    Keys after the query must be zero. `dtype` is the type of the sums over the R rows.
+
+    Viewed with rows that are one element longer, the same memory has row r shifted by r to the left, so that equal lags
+    are in one column: lag k in column J - R - k. Elements that leave at the left come in at the right, one row higher
+    and J + 1 columns further on, where only the zeros of later keys are.
     """
     R, J = rows_XRJ.shape[-2:]
-    skewed = F.pad(rows_XRJ.flip(-1), (0, R)).flatten(-2)[..., : R * (J + R - 1)].unflatten(-1, (R, J + R - 1))
-    return skewed[..., R - 1 :].sum(-2, dtype=torch.float64)
+    skewed = F.pad(rows_XRJ.flatten(-2), (0, R)).unflatten(-1, (R, J + 1))
+    columns_J = (J - R - torch.arange(J, device=rows_XRJ.device)) % (J + 1)
+    return skewed.sum(-2, dtype=dtype)[..., columns_J].double()
 
 
 def pooling_matrix(T: int, map_size: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:

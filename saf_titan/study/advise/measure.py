@@ -17,7 +17,7 @@ import torch
 
 from saf_titan.config import RunConfig, load_config
 from saf_titan.report.run_log import read_run
-from saf_titan.report.summary import Spread
+from saf_titan.report.summary import Quartiles
 from saf_titan.run.calibration_data import CalibrationData, TokenBatch
 from saf_titan.run.checkpoints import complete_checkpoints
 from saf_titan.run.folder import CONFIG_FILE
@@ -58,9 +58,9 @@ class Measured:
     micro_batches: int
     """Batches of the measured size in an update of the run, on one rank."""
     num_heads: int
-    seconds: dict[float, Spread]
+    seconds: dict[float, Quartiles]
     """Of a step with a batch, by the rate of static heads; 0 and `CEILING` are there."""
-    speedups: dict[float, Spread]
+    speedups: dict[float, Quartiles]
     """Paired with the step of rate 0."""
     attention_share: float
     freeze_seconds: dict[str, float]

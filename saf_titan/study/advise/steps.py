@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saf_titan.layers.attention import SAFAttention
-from saf_titan.report.summary import Spread
+from saf_titan.report.summary import Quartiles
 from saf_titan.saf.install.install import install
 from saf_titan.saf.plan.plan import StaticPlan
 
@@ -95,13 +95,13 @@ def _now() -> float:
     return time.perf_counter()
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> Quartiles:
     """Median and quartiles of at least two values."""
     low, _, high = quantiles(values, n=4, method="inclusive")
-    return Spread(median=median(values), low=low, high=high)
+    return Quartiles(median=median(values), low=low, high=high)
 
 
-def speedups(seconds: Mapping[float, Sequence[float]]) -> dict[float, Spread]:
+def speedups(seconds: Mapping[float, Sequence[float]]) -> dict[float, Quartiles]:
     """How many times as fast a step is as one with all heads live (rate 0), paired round by round."""
     return {
         rate: spread([ordinary / own for ordinary, own in zip(seconds[0.0], values, strict=True)])

@@ -124,7 +124,7 @@ def test_mistakes_leave_nothing_behind(folder: Path, capsys: pytest.CaptureFixtu
         return capsys.readouterr().err
 
     before, plan, after = (str(folder / name) for name in ("before", "plan", "after"))
-    assert "is not a complete checkpoint" in fails(
+    assert "none does not exist: give the folder of a checkpoint" in fails(
         "apply", str(folder / "none"), plan, "--num-heads", "4", "--out", after
     )
     assert "cannot be those of 5 query heads" in fails("apply", before, plan, "--num-heads", "5", "--out", after)

@@ -7,13 +7,13 @@ import math
 
 import pytest
 
-from saf_titan.report.summary import Spread
+from saf_titan.report.summary import Quartiles
 from saf_titan.study.advise.measure import CEILING, Measured, Rise
 from saf_titan.study.advise.words import advice, break_even_updates, gentlest, lines, worth
 
 
-def exactly(value: float) -> Spread:
-    return Spread(median=value, low=value, high=value)
+def exactly(value: float) -> Quartiles:
+    return Quartiles(median=value, low=value, high=value)
 
 
 def measured(
