@@ -13,6 +13,7 @@ from saf_titan import __version__
 from saf_titan.analysis.tables import text_table
 from saf_titan.report.write import write_whole
 from saf_titan.study.cells import cell, title
+from saf_titan.study.folder import RESULTS_FILE
 from saf_titan.study.plan import StudyPlan
 from saf_titan.study.results import ArmResult, read_results
 from saf_titan.study.schema import COLUMNS
@@ -27,7 +28,7 @@ def write_results(plan: StudyPlan) -> tuple[str, list[Path]]:
     results = read_results(plan)
     table = table_text(plan, results)
     plan.out.mkdir(parents=True, exist_ok=True)
-    files = {"table.txt": table + "\n", "results.csv": csv_text(results), "results.json": json_text(plan, results)}
+    files = {"table.txt": table + "\n", "results.csv": csv_text(results), RESULTS_FILE: json_text(plan, results)}
     if any(result.runs for result in results):
         # a plotting library is slow to import
         from saf_titan.study.page import page_text
