@@ -163,9 +163,9 @@ def find_checkpoint(folder: Path, *, load_step: int = -1, initial_load_path: str
             raise ValueError(
                 f"checkpoint.load_step = {load_step}, but the complete checkpoints in {folder} are of steps: {there}"
             )
-        return folder / f"step-{load_step}"
+        return steps[load_step]
     if newest >= 0:
-        return folder / f"step-{newest}"
+        return steps[newest]
     return Path(initial_load_path) if initial_load_path else None
 
 
