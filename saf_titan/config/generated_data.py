@@ -1,4 +1,4 @@
-"""The keys of training sequences that are generated: names and defaults are those of `python -m rust_data.gen`."""
+"""The keys of synthetic training sequences: names and defaults are those of `python -m rust_data.gen`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -6,11 +6,14 @@ from typing import Annotated, Literal
 from saf_titan.fields.ranges import FRACTION, NOT_NEGATIVE, POSITIVE, Range
 
 MQAR_VOCABULARY = 8192
-MQAR_KEYS = ("pairs", "power_a")
+MQAR_KEYS = ("pairs", "power_a", "zoology", "no_fillers", "zoology_rows")
 CLASS_TOKEN_KEYS = ("classes", "distinct", "common", "gamma", "counts", "deterministic", "query_per_class")
 
 FIRST_EVALUATION_SEED = 800_001
 """Seeds of validation are this number + length + pairs, as published."""
+
+FIRST_ZOOLOGY_SEED = 1337
+"""`data.seed` of the first published run; see `GeneratedData.zoology`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,12 +22,23 @@ class GeneratedData:
 
     kind: Literal["tokens", "mqar", "class_tokens"] = "tokens"
     """tokens: the ids in `path`. mqar: multi-query associative recall. class_tokens: sequences whose class shows in
-    their tokens, asked for at the last position. The last two are generated in memory, row after row, and are trained
-    and validated on the labelled positions alone; `path` is not read."""
+    their tokens, asked for at the last position. The last two are trained and validated on the labelled positions
+    alone. They are generated in memory, row after row, and `path` is not read, unless `from_files` is true."""
+    from_files: bool = False
+    """mqar, class_tokens: read the rows from `path`, a folder that rust_data.gen wrote: training from the split train,
+    calibration and validation from the two halves of the split test or val. The keys that describe the rows must be
+    those of the files."""
     pairs: Annotated[int, POSITIVE] = 8
     """mqar: key-value pairs of a sequence, and queries."""
     power_a: Annotated[float, Range(above=0, high=10)] = 0.01
     """mqar: position g behind the pairs holds a query with weight (g + 1)^(power_a - 1); 1 is uniform."""
+    zoology: bool = False
+    """mqar: the published procedure. Every `zoology_rows` sequences are one draw, whose seed is 1,000,000 + 100,000
+    (seed - 1337) + the number of the draw, from 0; fillers come from the whole vocabulary."""
+    no_fillers: bool = False
+    """mqar with zoology: zeros instead of random fillers."""
+    zoology_rows: Annotated[int, POSITIVE] = 16
+    """mqar with zoology: sequences of one draw, in the published runs the batch of a step."""
     classes: Annotated[int, POSITIVE] = 4
     """class_tokens: number of classes. The token to predict for class k is the k-th behind all others."""
     distinct: Annotated[int, POSITIVE] = 1
@@ -41,9 +55,14 @@ class GeneratedData:
     """class_tokens: a query token for each class instead of one for all."""
 
     @property
+    def has_answers(self) -> bool:
+        """A few positions of each sequence are asked for, and the others are not trained on."""
+        return self.kind != "tokens"
+
+    @property
     def is_generated(self) -> bool:
         """Sequences are made as they are needed, and not read."""
-        return self.kind != "tokens"
+        return self.has_answers and not self.from_files
 
     @property
     def generated_vocabulary(self) -> int:

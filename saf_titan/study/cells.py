@@ -12,6 +12,7 @@ _FORMS: dict[str, Callable[[float], str]] = {
     "change": lambda x: f"{x:+.4f}",
     "perplexity": lambda x: f"{x:+.2f}",
     "published": lambda x: f"{x:+.3f}",
+    "accuracy": lambda x: f"{x:.2f}",
     "jump": lambda x: f"{x:+.4f}",
     "updates": lambda x: f"{x:,.0f}",
     "tokens": short,
@@ -26,7 +27,13 @@ _FORMS: dict[str, Callable[[float], str]] = {
 }
 """How a number of each column is written."""
 
-_TITLES = {"perplexity": "perplexity %", "published": "published %", "memory": "GiB", "before": "steps/s before"}
+_TITLES = {
+    "perplexity": "perplexity %",
+    "accuracy": "accuracy %",
+    "published": "published %",
+    "memory": "GiB",
+    "before": "steps/s before",
+}
 _TITLES |= {"after": "steps/s after", "speedup": "speed", "calibrate": "calibrate s", "fit": "fit s"}
 
 

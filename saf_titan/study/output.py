@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -12,6 +13,7 @@ from typing import Any
 from saf_titan import __version__
 from saf_titan.analysis.tables import text_table
 from saf_titan.report.write import write_whole
+from saf_titan.study.answers import accuracy_of, kind_name, kinds_of
 from saf_titan.study.cells import cell, title
 from saf_titan.study.folder import RESULTS_FILE
 from saf_titan.study.plan import StudyPlan
@@ -51,7 +53,18 @@ def table_text(plan: StudyPlan, results: list[ArmResult]) -> str:
     ]
     if plan.study.published:
         notes.append(f"published: {plan.study.published}")
-    return "\n".join([*text_table(["arm", "seeds", *map(title, columns)], rows, has_rule=True), "", *notes])
+    lines = text_table(["arm", "seeds", *map(title, columns)], rows, has_rule=True)
+    if kinds := kinds_of(run.answers for result in results for run in result.runs):
+        header = ["right answers in %", *map(kind_name, kinds)]
+        lines += ["", *text_table(header, [answer_row(result, kinds) for result in results], has_rule=True)]
+        notes.append("right answers: share of all queries, by length and number of pairs of the sequences")
+    return "\n".join([*lines, "", *notes])
+
+
+def answer_row(result: ArmResult, kinds: list[tuple[int, int]]) -> list[str]:
+    """The cells of an arm in the table of right answers: its name, and one for each kind of sequences."""
+    answers = [run.answers for run in result.runs]
+    return [result.arm.name, *(cell("accuracy", accuracy_of(answers, kind)) for kind in kinds)]
 
 
 def table_row(result: ArmResult, columns: tuple[str, ...]) -> list[str]:
@@ -77,7 +90,12 @@ def json_text(plan: StudyPlan, results: list[ArmResult]) -> str:
     arms = []
     for result in results:
         runs = [
-            {"seed": run.seed, **_finite(_all_values(result, run.seed, run.values)), "static_heads": list(run.heads)}
+            {
+                "seed": run.seed,
+                **_finite(_all_values(result, run.seed, run.values)),
+                "static_heads": list(run.heads),
+                "answers": [_finite(dataclasses.asdict(row)) for row in run.answers.values()],
+            }
             for run in result.runs
         ]
         summary = {}
@@ -106,4 +124,6 @@ def _all_values(result: ArmResult, seed: int, values: dict[str, float]) -> dict[
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
+    }

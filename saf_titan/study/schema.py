@@ -18,6 +18,7 @@ COLUMNS = {
     "change": "final loss minus that of the baseline with the same seed, nats per token",
     "perplexity": "the same as a change of perplexity in %, with its 95 % interval",
     "published": "the published change of perplexity in %, where the study file holds one",
+    "accuracy": "right answers in %, the mean over all lengths and numbers of pairs that were validated on",
     "jump": "held-out loss right after the freeze minus right before it, nats per token",
     "updates": "optimizer steps after the branch",
     "tokens": "tokens after the branch",

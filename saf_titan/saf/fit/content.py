@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from saf_titan.heads.names import Head
@@ -24,7 +23,7 @@ GROUPS = ("two vectors", "matrix", "none")
 """What takes the place of a head's attention: two length-T vectors, a T x T matrix, or nothing."""
 
 
-RowMaker: TypeAlias = "Callable[[Tensor, Tensor, Tensor, torch.Generator], Tensor]"
+RowMaker: TypeAlias = "Callable[..., Tensor]"
 """Makes rows of a dense pattern; see `DenseContent.rows`."""
 
 
@@ -66,6 +65,8 @@ class DenseContent(Content):
     rows: RowMaker
     """Makes rows p_RJ of a head's pattern from its scores_BRJ, its attention probs_BRJ, hidden_RJ (true where the
     query does not see the key) and the head's own generator of random numbers."""
+    takes_scale: bool = False
+    """`rows` takes the setting `dirichlet_scale` as the keyword `scale`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,7 @@ from saf_titan.ops.attention_stats import cap_scores, hidden_keys, map_heads
 from saf_titan.saf.calibrate.capture import Batch, CapturableAttention, LayerCapture, Progress, capture_layers
 from saf_titan.saf.calibrate.exchange import HeadExchange, sum_over_ranks
 from saf_titan.saf.fit.content import RowMaker
-from saf_titan.saf.fit.registry import DENSE_CONTENTS
+from saf_titan.saf.fit.registry import DENSE_CONTENTS, DIRICHLET_SCALE
 from saf_titan.saf.fit.slots import slot_generator
 
 _TILE_ELEMENTS = 1 << 20
@@ -45,6 +46,7 @@ def dense_patterns(
     content: str,
     *,
     seed: int = 0,
+    dirichlet_scale: float = DIRICHLET_SCALE,
     group: dist.ProcessGroup | None = None,
     progress: Progress | None = None,
 ) -> DensePatterns:
@@ -55,8 +57,11 @@ def dense_patterns(
         heads: (layer, head), each once.
         content: the name of a dense content, see `registry.DENSE_CONTENTS`.
         seed: of the contents that draw.
+        dirichlet_scale: of content dirichlet, factor on the precision of the attention.
     """
     make_rows = DENSE_CONTENTS[content].rows
+    if DENSE_CONTENTS[content].takes_scale:
+        make_rows = partial(make_rows, scale=dirichlet_scale)
     place = {slot: n for n, slot in enumerate(heads)}
     wanted = {layer: [head for other, head in heads if other == layer] for layer, _ in heads}
     exchange, num_heads = HeadExchange(group), attentions[0].num_heads
