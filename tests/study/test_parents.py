@@ -1,6 +1,6 @@
 """Checkpoints that arms are to start from: what does not fit is refused before anything is trained.
 
-Covers study/checkpoints.py.
+Covers study/checkpoints.py, study/folder.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a study to its runs and their configurations. Covers study/runs.py."""
+"""From a study to its runs and their configurations. Covers study/runs.py, study/references.py."""
 
 from __future__ import annotations
 
