@@ -19,8 +19,8 @@ from saf_titan.heads.names import Head
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.calibrate.capture import Progress
+from saf_titan.saf.fit.content import DIRICHLET_SCALE
 from saf_titan.saf.fit.dense import DensePatterns, dense_patterns
-from saf_titan.saf.fit.registry import DIRICHLET_SCALE
 from saf_titan.saf.install.compensate import NewWeights, compensated_weights
 from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.saf.select.probe import Probe

@@ -13,8 +13,8 @@ from typing import Any
 from saf_titan import __version__
 from saf_titan.analysis.tables import text_table
 from saf_titan.report.write import write_whole
-from saf_titan.study.answers import accuracy_of, kind_name, kinds_of
-from saf_titan.study.cells import cell, title
+from saf_titan.study.answers import kind_name, kinds_of
+from saf_titan.study.cells import answer_row, cell, title
 from saf_titan.study.folder import RESULTS_FILE
 from saf_titan.study.plan import StudyPlan
 from saf_titan.study.results import ArmResult, read_results
@@ -59,12 +59,6 @@ def table_text(plan: StudyPlan, results: list[ArmResult]) -> str:
         lines += ["", *text_table(header, [answer_row(result, kinds) for result in results], has_rule=True)]
         notes.append("right answers: share of all queries, by length and number of pairs of the sequences")
     return "\n".join([*lines, "", *notes])
-
-
-def answer_row(result: ArmResult, kinds: list[tuple[int, int]]) -> list[str]:
-    """The cells of an arm in the table of right answers: its name, and one for each kind of sequences."""
-    answers = [run.answers for run in result.runs]
-    return [result.arm.name, *(cell("accuracy", accuracy_of(answers, kind)) for kind in kinds)]
 
 
 def table_row(result: ArmResult, columns: tuple[str, ...]) -> list[str]:

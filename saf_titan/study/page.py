@@ -7,8 +7,7 @@ from saf_titan.report.compare import comparison
 from saf_titan.report.format import count
 from saf_titan.report.group import Group
 from saf_titan.study.answers import kind_name, kinds_of
-from saf_titan.study.cells import cell, title
-from saf_titan.study.output import answer_row
+from saf_titan.study.cells import answer_row, cell, title
 from saf_titan.study.plan import StudyPlan
 from saf_titan.study.results import ArmResult
 from saf_titan.study.schema import COLUMNS

@@ -45,6 +45,9 @@ def spread(num_heads: int, count: int) -> tuple[int, ...]:
     return tuple(i * num_heads // count for i in range(count)) if count else ()
 
 
+PLACEMENTS = ("even", "early")
+
+
 def place_heads(size: Size, share: float, placement: str) -> list[tuple[int, ...]]:
     """Return the static heads of each layer.
 

@@ -95,6 +95,23 @@ def test_share_of_the_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     assert record["rows"][1]["ratio"] == pytest.approx(10 / 8.5)
 
 
+def test_a_placement_of_static_heads_can_be_asked_for() -> None:
+    update = next(benchmark for benchmark in registry.BENCHMARKS if benchmark.name == "update")
+    usual, early = (run.shapes_of(update, "gpu", placement) for placement in (None, "early"))
+    assert usual == list(update.shapes["gpu"])
+    assert {shape["placement"] for shape in early} == {"early"}
+    # shapes that differ by their placement alone are one
+    assert len(early) < len(usual)
+    layer = next(benchmark for benchmark in registry.BENCHMARKS if benchmark.name == "layer")
+    assert run.shapes_of(layer, "gpu", "early") == list(layer.shapes["gpu"])
+
+
+def test_the_prefill_grid_is_the_published_one() -> None:
+    prefill = next(benchmark for benchmark in registry.BENCHMARKS if benchmark.name == "prefill")
+    cells = {(shape["B"], shape["T"]) for shape in prefill.shapes["gpu"]}
+    assert cells == {(B, 512 * 2**k) for B in (1, 64) for k in range(6)}
+
+
 def test_every_benchmark_builds_what_it_says() -> None:
     shape = {"B": 1, "T": 16, "D": 8, "H": 4, "dtype": "float32", "size": TINY, "layers": 1, "shares": (0.25,)}
     for benchmark in registry.BENCHMARKS:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 GROUPS = ("two vectors", "matrix", "none")
 """What takes the place of a head's attention: two length-T vectors, a T x T matrix, or nothing."""
 
+DIRICHLET_SCALE = 16.0
+"""The published factor on the precision of content dirichlet."""
 
 RowMaker: TypeAlias = "Callable[..., Tensor]"
 """Makes rows of a dense pattern; see `DenseContent.rows`."""

@@ -21,8 +21,8 @@ from saf_titan.heads.names import Head
 from saf_titan.ops.attention_stats import cap_scores, hidden_keys, map_heads
 from saf_titan.saf.calibrate.capture import Batch, CapturableAttention, LayerCapture, Progress, capture_layers
 from saf_titan.saf.calibrate.exchange import HeadExchange, sum_over_ranks
-from saf_titan.saf.fit.content import RowMaker
-from saf_titan.saf.fit.registry import DENSE_CONTENTS, DIRICHLET_SCALE
+from saf_titan.saf.fit.content import DIRICHLET_SCALE, RowMaker
+from saf_titan.saf.fit.registry import DENSE_CONTENTS
 from saf_titan.saf.fit.slots import slot_generator
 
 _TILE_ELEMENTS = 1 << 20

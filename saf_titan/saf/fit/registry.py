@@ -10,6 +10,3 @@ CONTENTS = collect(contents, "CONTENT", Content, GROUPS)
 
 DENSE_CONTENTS = {name: content for name, content in CONTENTS.items() if isinstance(content, DenseContent)}
 """The contents that keep a T x T matrix for each head."""
-
-DIRICHLET_SCALE = 16.0
-"""The published factor on the precision of content dirichlet."""

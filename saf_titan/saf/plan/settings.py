@@ -13,8 +13,9 @@ from saf_titan.fields.choices import OneOf
 from saf_titan.fields.convert import Mismatch, convert, field_types
 from saf_titan.fields.ranges import FRACTION, NOT_NEGATIVE, Range
 from saf_titan.heads.counts import Rounding
+from saf_titan.saf.fit.content import DIRICHLET_SCALE
 from saf_titan.saf.fit.method import FitMethod
-from saf_titan.saf.fit.registry import CONTENTS, DENSE_CONTENTS, DIRICHLET_SCALE
+from saf_titan.saf.fit.registry import CONTENTS, DENSE_CONTENTS
 from saf_titan.saf.select.registry import SELECTORS
 
 

@@ -2,14 +2,13 @@
 
 The precision of row i is c_i = (1 - sum_j mean^2) / (sum_j variance of P) - 1, from unbiased moments; the row is drawn
 from Dirichlet(scale c_i mean P[i]) with parameters kept within 1e-2 .. 1e6 (arXiv 2609.34650, pattern contents).
-The published scale is 16.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from saf_titan.saf.fit.content import DenseContent
+from saf_titan.saf.fit.content import DIRICHLET_SCALE, DenseContent
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +19,12 @@ _RANGE = (1e-2, 1e6)
 
 
 def _rows(
-    scores_BRJ: Tensor, probs_BRJ: Tensor, hidden_RJ: Tensor, generator: torch.Generator, *, scale: float
+    scores_BRJ: Tensor,
+    probs_BRJ: Tensor,
+    hidden_RJ: Tensor,
+    generator: torch.Generator,
+    *,
+    scale: float = DIRICHLET_SCALE,
 ) -> Tensor:
     import torch
 
