@@ -90,6 +90,17 @@ def _training(config: RunConfig) -> Iterator[Conflict]:
             ("training.global_batch_size", "training.local_batch_size"),
             f"must be a multiple of training.local_batch_size = {training.local_batch_size}",
         )
+    if training.mixed_precision_param == "bfloat16_autocast":
+        if config.model.family != "gpt":
+            yield Conflict(
+                ("training.mixed_precision_param", "model.family"),
+                'is for the gpt family, whose residual stream it keeps in float32; set it to "bfloat16"',
+            )
+        if training.dtype != "float32":
+            yield Conflict(
+                ("training.mixed_precision_param", "training.dtype"),
+                'keeps the residual stream in float32, which training.dtype = "bfloat16" does not; set one of the two',
+            )
     if config.compile.enable and not config.compile.components:
         yield Conflict(
             ("compile.components", "compile.enable"), "names nothing to compile; set compile.enable = false instead"

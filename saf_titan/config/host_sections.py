@@ -27,9 +27,10 @@ class TrainingSection:
     """Gradients are clipped to this global norm."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of parameters, gradients and optimizer state."""
-    mixed_precision_param: Literal["auto", "bfloat16", "float32"] = "auto"
+    mixed_precision_param: Literal["auto", "bfloat16", "float32", "bfloat16_autocast"] = "auto"
     """Type in which parameters are gathered and matrix products run. auto: bfloat16 on an accelerator, float32 on a
-    CPU, because bfloat16 is slower on most CPUs."""
+    CPU, because bfloat16 is slower on most CPUs. bfloat16_autocast: gpt, as published: matrix products in bfloat16 by
+    torch.autocast; parameters are gathered, and residual stream and norms computed, in float32."""
     enable_cpu_offload: bool = False
     """Keep parameters, gradients and optimizer state in host memory (FSDP)."""
     cuda_graphs: bool = False

@@ -62,14 +62,15 @@ class DataSection(GeneratedData):
     """Folder written by rust_data.tokenize, folder of .bin files of nanoGPT, llm.c or modded-nanogpt, or one such file;
     a relative path is relative to the working directory. In a folder without manifest.json, files whose name has the
     word val are held out for calibration and validation; without such a file, the last tenth of the ids is held out, at
-    most 10 million."""
+    most 10 million. With data.from_files: a folder written by rust_data.gen."""
     vocab_size: Annotated[int, NOT_NEGATIVE] = 0
     """Size of the vocabulary, for .bin files that do not store it: 50257 for GPT-2. 0: as stored in the files. mqar:
     number of ids, a quarter of them fillers, the rest keys and values; 0: 8192."""
     seed: Annotated[int, NOT_NEGATIVE] = 1337
-    """Seed of the order of the training windows. Generated data: seed of the training sequences themselves."""
+    """Seed of the order of the training windows or rows. Generated data: seed of the training sequences themselves."""
     shuffle: bool = True
-    """Visit the windows of an epoch in a seeded random order, each once. false: in the order of the corpus."""
+    """Visit the windows of an epoch, or the rows of files, in a seeded random order, each once. false: in the order of
+    the corpus."""
     verify: bool = False
     """Compare every shard with its digest in manifest.json before the first step, which reads all data once."""
 

@@ -100,8 +100,11 @@ class RunConfig:
     def data_source(self) -> str:
         """Where the sequences come from, as text for logs and records."""
         data = self.data
+        if data.from_files:
+            return f"{data.path} ({data.kind})"
         if data.kind == "mqar":
-            return f"generated mqar, {data.pairs} pairs in {self.training.seq_len} tokens"
+            kind = "mqar of zoology" if data.zoology else "mqar"
+            return f"generated {kind}, {data.pairs} pairs in {self.training.seq_len} tokens"
         return data.path if data.kind == "tokens" else f"generated class tokens, {data.classes} classes"
 
     @property

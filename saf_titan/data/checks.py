@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from saf_titan.config import Problem, RunConfig, calibration_sequences, data_parallel_size
 from saf_titan.data.corpus import Corpus, open_corpus
 from saf_titan.data.generate import generate_rows, vocabulary
+from saf_titan.data.row_folder import Rows, open_row_folder
 from saf_titan.data.windows import Split, split_windows
 
 MOST_SAMPLED = 100_000
@@ -19,6 +22,8 @@ def inspect_data(run: RunConfig, world_size: int) -> tuple[list[str], list[Probl
     """
     if run.data.is_generated:
         return _inspect_generated(run)
+    if run.data.from_files:
+        return _inspect_row_files(run, world_size)
     path = Path(run.data.path)
     try:
         corpus = open_corpus(path, vocab_size=run.data.vocab_size)
@@ -61,6 +66,55 @@ def _inspect_generated(run: RunConfig) -> tuple[list[str], list[Problem]]:
     return lines, []
 
 
+def _inspect_row_files(run: RunConfig, world_size: int) -> tuple[list[str], list[Problem]]:
+    """The same of rows in files: all that describes them must be what the run says."""
+    data, path = run.data, Path(run.data.path)
+    try:
+        folder = open_row_folder(path, data)
+        parts = {split: folder.part(split) for split in _splits_of_rows(run)}
+        for name in {part[0] for part in parts.values()}:
+            Rows(folder, name).read(np.array([0]))
+    except ValueError as error:
+        return [], [Problem("", "data.path", data.path, str(error))]
+    problems = []
+    if run.training.seq_len != folder.length:
+        message = f"the rows of {path} have {folder.length} tokens; set it to {folder.length}"
+        problems.append(Problem("", "training.seq_len", str(run.training.seq_len), message))
+    if run.shape.vocab_size < folder.vocabulary:
+        message = f"{path} has a vocabulary of {folder.vocabulary}; set it to {folder.vocabulary} or more"
+        problems.append(Problem("", "model.vocab_size", str(run.shape.vocab_size), message))
+    for name, value in folder.settings.items():
+        if (given := getattr(data, name)) != value and not (name == "vocab_size" and not given):
+            shown = str(value).lower()
+            message = f"the rows of {path} have {shown}; set it to {shown}"
+            problems.append(Problem("", f"data.{name}", str(given).lower(), message))
+    if data.verify and (damaged := folder.damaged()):
+        message = f"is not what the manifest says: {', '.join(damaged)}; write the folder again"
+        problems.append(Problem("", "data.path", data.path, message))
+    calibrated_on: Split = "calibration" if run.saf.calibration_split == "validation" else "train"
+    if run.saf.enable:
+        wanted = calibration_sequences(run, data_parallel_size(run, world_size))
+        problems += lacking_calibration(run, wanted, parts[calibrated_on][2])
+    rows = folder.num_rows("train")
+    epochs = run.tokens_per_step(data_parallel_size(run, world_size)) * run.training.steps / (rows * folder.length)
+    lines = [
+        f"{path}: {rows:,} rows of {folder.length} tokens to train on, vocabulary {folder.vocabulary:,}",
+        f"{epochs:.3g} epochs over them",
+    ]
+    if run.validator.enable:
+        name, _, number = parts["validation"]
+        lines.append(f"validation on {min(number, run.validator.examples):,} rows of the second half of split {name}")
+    return lines, problems
+
+
+def _splits_of_rows(run: RunConfig) -> list[Split]:
+    """The parts of a folder of rows that a run reads."""
+    splits: list[Split] = ["train"]
+    if run.saf.enable and run.saf.calibration_split == "validation":
+        splits.append("calibration")
+    return [*splits, "validation"] if run.validator.enable else splits
+
+
 def lacking_calibration(run: RunConfig, wanted: int, num_windows: int) -> list[Problem]:
     """Return one problem if there are fewer windows for calibration than the `wanted` sequences, otherwise none."""
     if num_windows >= wanted:
@@ -68,6 +122,8 @@ def lacking_calibration(run: RunConfig, wanted: int, num_windows: int) -> list[P
     asked = run.saf.calibration_sequences
     raised = "" if wanted == asked else f"becomes {wanted} on this number of ranks, but "
     place, remedy = "calibration half of the held-out tokens", "tokenize with more --val-tokens"
+    if run.data.from_files:
+        place, remedy = "calibration half of the held-out rows", "write more of them"
     if run.saf.calibration_split == "train":
         place, remedy = "training split", "take more data"
     message = (

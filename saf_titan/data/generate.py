@@ -1,9 +1,11 @@
 """Training sequences that rust_data generates in memory: MQAR and class tokens, as arrays. Imports no torch."""
 
+from functools import lru_cache
+
 import numpy as np
 
 from rust_data import class_tokens, mqar
-from saf_titan.config.generated_data import MQAR_VOCABULARY
+from saf_titan.config.generated_data import FIRST_ZOOLOGY_SEED, MQAR_VOCABULARY
 from saf_titan.config.own_sections import DataSection
 
 IGNORE_INDEX = mqar.IGNORE
@@ -14,13 +16,31 @@ def vocabulary(data: DataSection) -> int:
     return data.vocab_size or MQAR_VOCABULARY if data.kind == "mqar" else data.generated_vocabulary
 
 
+def training_seed(data: DataSection) -> int:
+    """Seed of the training sequences for `generate_rows`."""
+    return 1_000_000 + 100_000 * (data.seed - FIRST_ZOOLOGY_SEED) if data.zoology else data.seed
+
+
 def generate_rows(
-    data: DataSection, *, seed: int, first_row: int, rows: int, length: int, pairs: int = 0
+    data: DataSection, *, seed: int, first_row: int, rows: int, length: int, pairs: int = 0, draw: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return inputs and labels, int64 [rows, length]; labels are IGNORE_INDEX where nothing is asked.
 
-    pairs: of mqar; 0 for those of `data`. Raises ValueError for settings that a generator refuses.
+    Args:
+        pairs: of mqar; 0 for those of `data`.
+        draw: sequences that share one random stream, with data.zoology; 0 for data.zoology_rows.
+
+    Raises ValueError for settings that a generator refuses.
     """
+    if data.zoology:
+        draw = draw or data.zoology_rows
+        first, last = first_row // draw, (first_row + rows - 1) // draw
+        draws = [
+            _zoology_draw(data, seed + number, draw, length, pairs or data.pairs) for number in range(first, last + 1)
+        ]
+        wanted = slice(first_row - first * draw, first_row - first * draw + rows)
+        inputs_NT, labels_NT = (np.concatenate(arrays)[wanted] for arrays in zip(*draws, strict=True))
+        return inputs_NT.astype(np.int64), labels_NT.astype(np.int64)
     if data.kind == "mqar":
         inputs_NT, labels_NT = mqar.generate(
             rows,
@@ -76,3 +96,32 @@ def questions(
         relevant_MT = tokens_MT < data.classes * data.distinct
     is_known_M = relevant_MT.any(1)
     return row_M[is_known_M], position_M[is_known_M], relevant_MT[is_known_M]
+
+
+# consecutive batches, of one rank or of several, are often parts of one draw
+@lru_cache(maxsize=4)
+def _zoology_draw(data: DataSection, seed: int, rows: int, length: int, pairs: int) -> tuple[np.ndarray, np.ndarray]:
+    """One draw of the published procedure, int32 [rows, length]; its fillers have the same seed, as published."""
+    inputs_NT, labels_NT = mqar.generate_zoology(
+        rows,
+        vocab_size=vocabulary(data),
+        length=length,
+        pairs=pairs,
+        power_a=data.power_a,
+        seed=seed,
+        random_fillers=False,
+    )
+    if not data.no_fillers:
+        fillers_NT = _torch_integers(vocabulary(data), seed, rows * length).reshape(rows, length)
+        np.copyto(inputs_NT, fillers_NT, where=inputs_NT == 0, casting="same_kind")
+    return inputs_NT, labels_NT
+
+
+def _torch_integers(below: int, seed: int, number: int) -> np.ndarray:
+    """The integers of torch.manual_seed(seed); torch.randint(below, (number,)) on a CPU, int64, without torch.
+
+    Both are the Mersenne twister; torch takes the remainder of each of its 32-bit words.
+    """
+    generator = np.random.MT19937()
+    generator._legacy_seeding(seed)
+    return (generator.random_raw(number) % below).astype(np.int64)

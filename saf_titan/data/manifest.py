@@ -57,7 +57,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: is not JSON ({error})") from None
-    table = _Table(path, "", root)
+    table = JsonTable(path, "", root)
     table.expect("format", FORMAT)
     table.expect("version", VERSION)
     if not table.get("complete", bool):
@@ -101,7 +101,7 @@ def read_nanogpt_meta(folder: Path) -> NanoGPTMeta | None:
         raise ValueError(f"{path}: cannot be read ({error}); remove it, or tokenize again") from None
     if not isinstance(root, dict) or root.get("format") != NANOGPT_FORMAT:
         return None
-    table = _Table(path, "", root)
+    table = JsonTable(path, "", root)
     tokenizer, splits = table.table("tokenizer"), table.table("splits")
     files = [file for name in splits.names() for file in splits.table(name).tables("shards")]
     return NanoGPTMeta(
@@ -140,19 +140,19 @@ def read_tokenizer(corpus: Path) -> TokenizerEntry | None:
         except (OSError, ValueError, RecursionError) as error:
             raise ValueError(f"{path}: cannot be read ({error})") from None
         if isinstance(root, dict) and root.get("format") in (FORMAT, NANOGPT_FORMAT):
-            table = _Table(path, "", root).table("tokenizer")
+            table = JsonTable(path, "", root).table("tokenizer")
             return TokenizerEntry(path=path, name=table.get("name", str), sha256=table.get("sha256", str))
     return None
 
 
-def _read_dtype(table: "_Table") -> str:
+def _read_dtype(table: "JsonTable") -> str:
     dtype = table.get("dtype", str)
     if dtype not in BYTES_PER_TOKEN:
         raise ValueError(f"{table.path}: dtype is {dtype!r}; known are {', '.join(BYTES_PER_TOKEN)}")
     return dtype
 
 
-def _read_split(split: "_Table") -> tuple[ShardEntry, ...]:
+def _read_split(split: "JsonTable") -> tuple[ShardEntry, ...]:
     shards = tuple(
         ShardEntry(
             file=shard.get("file", str),
@@ -166,7 +166,7 @@ def _read_split(split: "_Table") -> tuple[ShardEntry, ...]:
     return shards
 
 
-class _Table:
+class JsonTable:
     """A JSON object together with its place in the file, which every error names."""
 
     def __init__(self, path: Path, place: str, value: Any) -> None:
@@ -199,9 +199,9 @@ class _Table:
         if value != wanted:
             raise ValueError(f"{self._path}: {self._name(key)} is {value!r}, and {wanted!r} is expected")
 
-    def table(self, key: str) -> "_Table":
-        return _Table(self._path, self._name(key), self.get(key, dict))
+    def table(self, key: str) -> "JsonTable":
+        return JsonTable(self._path, self._name(key), self.get(key, dict))
 
-    def tables(self, key: str) -> list["_Table"]:
+    def tables(self, key: str) -> list["JsonTable"]:
         items = self.get(key, list)
-        return [_Table(self._path, f"{self._name(key)}[{i}]", item) for i, item in enumerate(items)]
+        return [JsonTable(self._path, f"{self._name(key)}[{i}]", item) for i, item in enumerate(items)]

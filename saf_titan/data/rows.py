@@ -1,7 +1,8 @@
 """Training sequences that rust_data generates in memory: MQAR and class tokens, as a loader.
 
 A row depends on a seed and its number alone. The seeds of training, calibration and validation never meet: training has
-`data.seed`, validation 800001 + length + pairs, and calibration takes the upper half of all 64-bit seeds.
+`data.seed`, validation 800001 + length + pairs, and calibration takes the upper half of all 64-bit seeds (of all 32-bit
+seeds with data.zoology).
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from saf_titan.data.loader import require_covered
 
 STATE_VERSION = 1
 _CALIBRATION_SEEDS = 1 << 63
+_ZOOLOGY_CALIBRATION_SEEDS = 1 << 31
 _NO_END = 1 << 62
 """More rows than anybody asks for."""
 
@@ -32,6 +34,8 @@ class RowLoader(CursorLoader):
         """Which rows: those of another seed are others."""
         pairs: int = 0
         """mqar: key-value pairs of a row. 0: those of `data`."""
+        draw: int = 0
+        """Rows of one random stream with data.zoology. 0: data.zoology_rows."""
         max_rows: int = _NO_END
         """Rows of a loader that stops."""
         vocab_size: int = 0
@@ -39,13 +43,16 @@ class RowLoader(CursorLoader):
 
         def for_calibration(self, seed: int, *, held_out: bool = True) -> Self:
             assert held_out, "the configuration refuses it"
+            if self.data.zoology:
+                # each seed has room for a million draws
+                return replace(self, seed=_ZOOLOGY_CALIBRATION_SEEDS + (seed % 2000) * 1_000_000)
             return replace(self, seed=_CALIBRATION_SEEDS + seed)
 
     def __init__(self, config: Config, **shares: Any) -> None:
         super().__init__(config, **shares)
         if config.vocab_size:
             require_covered(f'data.kind = "{config.data.kind}"', vocabulary(config.data), config.vocab_size)
-        self._data, self._seed, self._pairs = config.data, config.seed, config.pairs
+        self._data, self._seed, self._pairs, self._draw = config.data, config.seed, config.pairs, config.draw
         self.num_windows = config.max_rows
 
     def window(self, sequence: int) -> int:
@@ -59,6 +66,7 @@ class RowLoader(CursorLoader):
             rows=len(sequences_B),
             length=self._seq_len,
             pairs=self._pairs,
+            draw=self._draw,
         )
         return torch.from_numpy(inputs_BT), torch.from_numpy(labels_BT)
 

@@ -4,15 +4,19 @@ from dataclasses import replace
 
 from saf_titan.config import RunConfig
 from saf_titan.data.cursor import CursorLoader
+from saf_titan.data.generate import training_seed
 from saf_titan.data.loader import ShardLoader
+from saf_titan.data.row_files import RowFileLoader
 from saf_titan.data.rows import RowLoader
 
 
 def training_loader(run: RunConfig) -> CursorLoader.Config:
     """Return the loader of the training sequences."""
     data = run.data
+    if data.from_files:
+        return RowFileLoader.Config(data=data, seed=data.seed, shuffle=data.shuffle, vocab_size=run.shape.vocab_size)
     if data.is_generated:
-        return RowLoader.Config(data=data, seed=data.seed, vocab_size=run.shape.vocab_size)
+        return RowLoader.Config(data=data, seed=training_seed(data), vocab_size=run.shape.vocab_size)
     return ShardLoader.Config(
         path=data.path,
         corpus_vocab_size=data.vocab_size,
@@ -24,9 +28,13 @@ def training_loader(run: RunConfig) -> CursorLoader.Config:
 
 
 def validation_loader(run: RunConfig) -> CursorLoader.Config:
-    """Return the loader of what a validation goes over; of generated data, for one cell of the grid to be filled in."""
+    """Return the loader of what a validation goes over; of generated data, for one set of lengths and pairs, which the
+    validator fills in.
+    """
     loader = training_loader(run)
     if isinstance(loader, RowLoader.Config):
-        return replace(loader, max_rows=run.validator.examples)
+        return replace(loader, max_rows=run.validator.examples, draw=run.validator.examples)
+    if isinstance(loader, RowFileLoader.Config):
+        return replace(loader, split="validation", max_rows=run.validator.examples, shuffle=False)
     assert isinstance(loader, ShardLoader.Config)
     return replace(loader, split="validation", max_tokens=run.validator.tokens, shuffle=False, verify=False)

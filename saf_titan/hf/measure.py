@@ -20,6 +20,7 @@ from saf_titan.hf.identity import model_identity
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.calibrate.capture import Progress
+from saf_titan.saf.fit.content import DIRICHLET_SCALE
 from saf_titan.saf.fit.dense import DensePatterns, dense_patterns
 from saf_titan.saf.install.compensate import NewWeights, compensated_weights
 from saf_titan.saf.plan.plan import StaticPlan
@@ -95,7 +96,9 @@ def calibrate_model(
     return calibration.with_scores(**scores)
 
 
-def measure_dense(model: Any, tokens_BT: Tensor, *, seed: int = 0) -> Callable[..., DensePatterns]:
+def measure_dense(
+    model: Any, tokens_BT: Tensor, *, seed: int = 0, dirichlet_scale: float = DIRICHLET_SCALE
+) -> Callable[..., DensePatterns]:
     """Return what `make_plan` takes as ``dense``: it makes matrices of heads from the calibration sequences."""
 
     def source(heads: Sequence[tuple[int, int]], name: str) -> DensePatterns:
@@ -107,6 +110,7 @@ def measure_dense(model: Any, tokens_BT: Tensor, *, seed: int = 0) -> Callable[.
                 heads,
                 name,
                 seed=seed,
+                dirichlet_scale=dirichlet_scale,
             )
 
     return source

@@ -14,9 +14,13 @@ from saf_titan.models.parallelize import parallelize_decoder
 from saf_titan.models.titan import titan_spec
 
 
-def model_spec(model: ModelSection, shape: ModelShape, *, max_seq_len: int) -> ModelSpec:
-    """Return torchtitan's ``ModelSpec`` of ``model`` for sequences of up to ``max_seq_len`` tokens."""
+def model_spec(model: ModelSection, shape: ModelShape, *, max_seq_len: int, autocast: bool = False) -> ModelSpec:
+    """Return torchtitan's ``ModelSpec`` of ``model`` for sequences of up to ``max_seq_len`` tokens.
+
+    autocast: gpt: matrix products in bfloat16 by torch.autocast, see `GPT.Config`.
+    """
     if model.family != "gpt":
+        assert not autocast, "the configuration refuses it"
         return titan_spec(
             model.family,
             model.flavor,
@@ -34,6 +38,7 @@ def model_spec(model: ModelSection, shape: ModelShape, *, max_seq_len: int) -> M
         bias=model.bias,
         gelu=model.gelu,
         attention_backend=model.attention_backend,
+        autocast=autocast,
     )
     return ModelSpec(
         name="gpt",

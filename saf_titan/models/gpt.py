@@ -5,6 +5,7 @@ Module names follow torchtitan (``layers.N.attention.qkv_linear.wq`` ...). Shape
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -50,15 +51,24 @@ class GPT(FreezableDecoder):
     @dataclass(kw_only=True, slots=True)
     class Config(FreezableDecoder.Config):
         pos_embeddings: Embedding.Config | None = None
+        autocast: bool = False
+        """Matrix products in bfloat16 by torch.autocast; the residual stream and norms stay in the type of the
+        weights."""
 
     def __init__(self, config: Config):
         super().__init__(config)
+        self.autocast = config.autocast
         self.pos_embeddings = config.pos_embeddings.build() if config.pos_embeddings is not None else None
 
     def forward(
         self, tokens: Tensor, positions: Tensor | None = None, attention_masks: AttentionMasksType | None = None
     ) -> Tensor:
         """tokens int64 [B, T] -> logits [B, T, vocabulary]."""
+        # disabled, it would end an autocast of the caller
+        with torch.autocast(tokens.device.type, torch.bfloat16) if self.autocast else nullcontext():
+            return self._forward(tokens, positions, attention_masks)
+
+    def _forward(self, tokens: Tensor, positions: Tensor | None, attention_masks: AttentionMasksType | None) -> Tensor:
         h_BTC = self.tok_embeddings(tokens)
         if self.pos_embeddings is not None:
             if positions is None:
@@ -81,6 +91,7 @@ def gpt_config(
     attention_backend: str,
     bias: bool = False,
     gelu: str = "exact",
+    autocast: bool = False,
 ) -> GPT.Config:
     """Return the config tree of a GPT decoder.
 
@@ -151,4 +162,5 @@ def gpt_config(
             in_features=shape.dim, out_features=shape.vocab_size, param_init={"weight": normal(init_std)}
         ),
         enable_weight_tying=True,
+        autocast=autocast,
     )

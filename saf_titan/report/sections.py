@@ -160,8 +160,8 @@ def accuracy(log: RunLog) -> Iterator[str]:
         return
     yield markup.heading("Accuracy")
     yield markup.paragraph(
-        "Answers on held-out sequences that were generated for validation: share of all queries that are answered "
-        "rightly, and share of sequences with every answer right."
+        "Answers on held-out sequences of the task: share of all queries that are answered rightly, and share of "
+        "sequences with every answer right."
     )
     sets = sorted({(row.length, row.pairs) for row in log.accuracies})
     of_set = {(row.step, row.phase, row.length, row.pairs): row for row in log.accuracies}

@@ -21,6 +21,7 @@ from torchtitan.components.validate import Validator
 from torchtitan.tools import utils
 
 from saf_titan.config.generated_data import FIRST_EVALUATION_SEED
+from saf_titan.data.cursor import CursorLoader
 from saf_titan.data.rows import RowLoader
 from saf_titan.report.rows import AccuracyRow, RelevanceRow
 from saf_titan.run.metrics import RunMetrics
@@ -48,7 +49,7 @@ def count_answers(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
 
 
 class AnswerValidator(Validator):
-    """torchtitan's validator on sets of generated sequences, the same sets each time and on any number of ranks."""
+    """torchtitan's validator on sets of synthetic sequences, the same sets each time and on any number of ranks."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(Validator.Config):
@@ -90,10 +91,10 @@ class AnswerValidator(Validator):
 
     def _count(self, model: nn.Module, length: int, pairs: int, step: int) -> tuple[Tensor, RelevanceRow | None]:
         """Return the sums of `count_answers` over one set on all ranks, and where attention looked; a collective."""
-        config = self.dl_config
-        assert isinstance(config, RowLoader.Config)
-        seed = FIRST_EVALUATION_SEED + length + pairs
-        loader = replace(config, seed=seed, pairs=pairs, infinite=False).build(
+        config: CursorLoader.Config = self.dl_config
+        if isinstance(config, RowLoader.Config):
+            config = replace(config, seed=FIRST_EVALUATION_SEED + length + pairs, pairs=pairs)
+        loader = replace(config, infinite=False).build(
             dp_world_size=self.dp_world_size,
             dp_rank=self.dp_rank,
             seq_len=length,

@@ -22,7 +22,7 @@ from saf_titan.models import model_spec
 from saf_titan.run.answers import AnswerValidator
 from saf_titan.run.checkpoints import SoundCheckpoints
 from saf_titan.run.metrics import RunMetrics
-from saf_titan.run.precision import compute_precision
+from saf_titan.run.precision import compute_precision, uses_autocast
 from saf_titan.run.trainer import SAFTrainer
 from saf_titan.run.validation import FixedSetValidator
 
@@ -32,7 +32,7 @@ def trainer_config(run: RunConfig, *, initial: Path | None = None) -> SAFTrainer
 
     initial: the checkpoint to start from instead of the run's own ``initial_load_path``; see `initial_weights`.
     """
-    spec = model_spec(run.model, run.shape, max_seq_len=run.max_seq_len)
+    spec = model_spec(run.model, run.shape, max_seq_len=run.max_seq_len, autocast=uses_autocast(run))
     vocab_size = spec.model.vocab_size
     return SAFTrainer.Config(
         run=run,
@@ -117,7 +117,7 @@ def _optimizer(run: RunConfig) -> CircuitOptimizers.Config:
 
 def _validator(run: RunConfig) -> Validator.Config:
     validator, loader = run.validator, validation_loader(run)
-    if run.data.is_generated:
+    if run.data.has_answers:
         return AnswerValidator.Config(
             enable=validator.enable, freq=validator.freq, dataloader=loader, cells=tuple(run.validation_cells), steps=1
         )

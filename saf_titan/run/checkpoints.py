@@ -9,6 +9,7 @@ from __future__ import annotations
 # must be imported before any torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
+import contextlib
 import re
 import shutil
 from collections.abc import Callable
@@ -27,8 +28,23 @@ _UNFINISHED = "-being-saved"
 
 
 def complete_checkpoints(folder: Path) -> dict[int, Path]:
-    """Return step -> path of the complete checkpoints in ``folder``, ascending; empty if the folder does not exist."""
-    return {step: path for step, path in _step_folders(folder) if (path / INDEX).is_file()}
+    """Return step -> path of the complete checkpoints in ``folder``, ascending; empty if the folder does not exist.
+
+    A checkpoint whose exchange was cut short between its two renames counts, see `finish_exchange`.
+    """
+    found = {step: path for step, path in _step_folders(folder) if (path / INDEX).is_file()}
+    return dict(sorted((dict(_cut_short(folder)) | found).items()))
+
+
+def finish_exchange(folder: Path) -> None:
+    """Give a checkpoint its name where `SoundCheckpoints.save_instead` was killed between its two renames.
+
+    All ranks may call this at once, as long as no rank saves.
+    """
+    for step, path in _cut_short(folder):
+        # another rank may have done so in the meantime
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(folder / f"step-{step}")
 
 
 def unfinished_checkpoints(folder: Path) -> list[Path]:
@@ -36,9 +52,15 @@ def unfinished_checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in _step_folders(folder) if not (path / INDEX).is_file()]
 
 
-def _step_folders(folder: Path) -> list[tuple[int, Path]]:
+def _cut_short(folder: Path) -> list[tuple[int, Path]]:
+    """Complete checkpoints under the name that `save_instead` gives them first, of steps that have no other."""
+    saved = [(step, path) for step, path in _step_folders(folder, _UNFINISHED) if (path / INDEX).is_file()]
+    return [(step, path) for step, path in saved if not (folder / f"step-{step}").exists()]
+
+
+def _step_folders(folder: Path, suffix: str = "") -> list[tuple[int, Path]]:
     entries = folder.iterdir() if folder.is_dir() else ()
-    named = [(re.fullmatch(r"step-(\d+)", entry.name), entry) for entry in entries]
+    named = [(re.fullmatch(rf"step-(\d+){suffix}", entry.name), entry) for entry in entries]
     return sorted((int(match[1]), entry) for match, entry in named if match and entry.is_dir())
 
 
@@ -83,9 +105,13 @@ class SoundCheckpoints(CheckpointManager):
     def save_instead(self, step: int, old_name: str) -> None:
         """Save the state of training in place of the checkpoint of ``step``, which is renamed to ``old_name``.
 
-        Both checkpoints are complete on disk at every moment after the save, even if the process is killed. A
-        collective.
+        A kill at any time leaves a complete checkpoint of the step, old or new, or one that `finish_exchange` brings
+        back. A collective.
         """
+        if dist.get_rank() == 0:
+            # of an exchange that was killed before its first rename, perhaps by another number of ranks
+            shutil.rmtree(f"{self._create_checkpoint_id(step)}{_UNFINISHED}", ignore_errors=True)
+        dist.barrier()
         self._suffix = _UNFINISHED
         try:
             self.save(step, last_step=True)
@@ -118,6 +144,7 @@ class SoundCheckpoints(CheckpointManager):
         for_ever = self.keep_steps()
         stale = [path for step, path in complete[: -self.keep_latest_k] if step not in for_ever]
         stale += [path for step, path in _step_folders(folder) if step < oldest and not (path / INDEX).is_file()]
+        stale += [path for step, path in _step_folders(folder, _UNFINISHED) if step < oldest]
         for path in stale:
             # the index goes first, so that a folder that is only half deleted is not taken for a checkpoint
             (path / INDEX).unlink(missing_ok=True)

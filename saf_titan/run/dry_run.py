@@ -19,7 +19,7 @@ from saf_titan.models import model_spec
 from saf_titan.models.flops import training_flops_per_token
 from saf_titan.run.backends import require_backend
 from saf_titan.run.calibration_data import rounding_line
-from saf_titan.run.precision import compute_precision, precision_line
+from saf_titan.run.precision import compute_precision, precision_line, uses_autocast
 from saf_titan.saf.fit.dense_memory import dense_bytes
 from saf_titan.saf.fit.registry import DENSE_CONTENTS
 
@@ -179,4 +179,7 @@ def _memory_lines(run: RunConfig, model: nn.Module, world_size: int) -> list[str
 
 
 def _activation_bytes(run: RunConfig) -> int:
+    if uses_autocast(run):
+        # about half of what is kept is in float32
+        return 3
     return 2 if compute_precision(run) == "bfloat16" else 4

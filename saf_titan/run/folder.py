@@ -8,6 +8,8 @@ from pathlib import Path
 
 from saf_titan.config import ConfigError, RunConfig, load_config
 from saf_titan.heads.counts import head_count
+from saf_titan.report.rows import METRICS_FILE
+from saf_titan.report.run_log import read_run
 from saf_titan.run.changes import changes, nothing_to_do, require_same_run
 from saf_titan.run.checkpoints import complete_checkpoints, unfinished_checkpoints
 from saf_titan.run.resume import read_freeze
@@ -61,9 +63,17 @@ def open_folder(run: RunConfig) -> Opening:
     if due:
         lines.append(f"The run is at its last step, {newest}: heads are frozen there, without further training")
     end = nothing_to_do(run, found, newest, budget_is_spent=spent, freeze_is_due=due)
+    if end is not None and _end_is_missing(folder):
+        end = None
+        lines.append(f"The run is at its last step, {newest}, and was ended before that was recorded: its end follows")
     if end is None and found:
         lines.append(f"The run goes on with another configuration: {'; '.join(map(str, found))}")
     return Opening(end, tuple(lines))
+
+
+def _end_is_missing(folder: Path) -> bool:
+    """Whether a run that has done its last step was killed before it wrote so; false without its metrics."""
+    return (folder / METRICS_FILE).is_file() and read_run(folder).finish is None
 
 
 def _end_freeze_is_due(run: RunConfig, newest: Path) -> bool:

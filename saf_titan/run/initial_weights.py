@@ -30,7 +30,7 @@ def initial_checkpoint(run: RunConfig) -> Path | None:
     if not run.checkpoint.enable or not run.checkpoint.initial_load_path:
         return None
     source, folder = Path(run.checkpoint.initial_load_path).resolve(), Path(run.dump_folder)
-    if not _is_foreign(source) or complete_checkpoints(folder / run.checkpoint.folder):
+    if not is_foreign(source) or complete_checkpoints(folder / run.checkpoint.folder):
         return None
     if not run.checkpoint.initial_load_model_only:
         raise ValueError(
@@ -60,7 +60,8 @@ def _convert(run: RunConfig, source: Path, made: Path) -> None:
     logger.info(f"Converted {source} ({what}) to a checkpoint in {made}, which is not needed after the first save")
 
 
-def _is_foreign(source: Path) -> bool:
+def is_foreign(source: Path) -> bool:
+    """Whether weights are those of transformers or of nanoGPT, and no checkpoint of ours."""
     return source.suffix == ".pt" or ((source / "config.json").is_file() and not (source / INDEX).exists())
 
 

@@ -20,11 +20,13 @@ from saf_titan.config import RunConfig, check_world_size
 from saf_titan.config.effects import effect_notes
 from saf_titan.run.backends import require_backend
 from saf_titan.run.build import trainer_config
+from saf_titan.run.checkpoints import finish_exchange
 from saf_titan.run.divergence import Diverged
 from saf_titan.run.folder import open_folder
 from saf_titan.run.initial_weights import initial_checkpoint
 from saf_titan.run.leave import leave
 from saf_titan.run.lock import lock
+from saf_titan.run.signals import stop_with_parent
 from saf_titan.saf.install.integrity import DamagedCheckpoint, first_cause
 
 FAILURE = 1
@@ -35,6 +37,9 @@ def launch(run: RunConfig) -> int:
 
     A failure that the user can cause is logged and ends the process with status 1; other errors are raised.
     """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        # a launcher that is killed cannot tell its ranks: they would train on, and keep the folder locked
+        stop_with_parent()
     compat.ensure_launcher_environment()
     init_logger()
     structured_logger.init_structured_logger(source="training", output_dir=run.dump_folder, enable=False)
@@ -44,6 +49,7 @@ def launch(run: RunConfig) -> int:
         require_backend(run, compat.device_type())
         is_first = os.environ["RANK"] == "0"
         held = lock(Path(run.dump_folder)) if is_first else None
+        finish_exchange(Path(run.dump_folder) / run.checkpoint.folder)
         opening = open_folder(run)
         notes = [f"note: {note}" for note in effect_notes(run)]
         for line in [*opening.lines, *filter(None, [opening.nothing_to_do]), *notes] if is_first else ():

@@ -115,6 +115,7 @@ class Measurement(Generic[Batch]):
                 heads,
                 content,
                 seed=self._settings.seed,
+                dirichlet_scale=self._settings.dirichlet_scale,
                 group=self._group,
                 progress=logged_progress(),
             )

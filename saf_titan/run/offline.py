@@ -23,7 +23,7 @@ from saf_titan.data.sources import training_loader
 from saf_titan.models import model_spec
 from saf_titan.run.calibration_data import CalibrationData, TokenBatch, calibration_loader, read_calibration_data
 from saf_titan.run.measurement import Measurement, sequence_losses
-from saf_titan.run.precision import compute_precision
+from saf_titan.run.precision import compute_precision, uses_autocast
 from saf_titan.run.resume import SavedFreeze, model_identity, read_freeze, require_same_model
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.calibrate.capture import Progress
@@ -69,7 +69,7 @@ def open_checkpoint(run: RunConfig, checkpoint: Path, selectors: Collection[str]
             "model.fuse_qkv = true: queries and keys of a fused projection cannot be recorded; set it to false, which "
             "works with the same weights"
         )
-    spec = model_spec(run.model, run.shape, max_seq_len=run.max_seq_len)
+    spec = model_spec(run.model, run.shape, max_seq_len=run.max_seq_len, autocast=uses_autocast(run))
     loader = calibration_loader(training_loader(run), run)
     saved = read_freeze(checkpoint)
     if saved.model is not None:

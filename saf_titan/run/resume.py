@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from saf_titan.config import RunConfig
 from saf_titan.heads.counts import head_count
@@ -72,6 +73,8 @@ def require_compatible(saved: SavedFreeze, run: RunConfig, checkpoint: Path) -> 
         require_same_model(saved.model, model_identity(run), source=str(checkpoint))
     if saved.plan is not None:
         _require_fitting_plan(saved.plan, run, checkpoint)
+    if run.model.family == "gpt" and run.model.position == "learned":
+        _require_enough_positions(run, checkpoint)
     if is_own(checkpoint, run) or not run.checkpoint.initial_load_model_only:
         _require_same_projections(run, checkpoint)
 
@@ -121,6 +124,17 @@ def _require_fitting_plan(plan: StaticPlan, run: RunConfig, checkpoint: Path) ->
         )
 
 
+def _require_enough_positions(run: RunConfig, checkpoint: Path) -> None:
+    """The table of learned positions is a weight, whose rows are the longest sequence of the run."""
+    table = FileSystemReader(checkpoint).read_metadata().state_dict_metadata.get("pos_embeddings.weight")
+    if isinstance(table, TensorStorageMetadata) and table.size[0] != run.max_seq_len:
+        raise ValueError(
+            f"{checkpoint} has {table.size[0]} learned positions, and the longest sequence of this run has "
+            f"{run.max_seq_len} tokens (training.seq_len = {run.training.seq_len}, validator.lengths = "
+            f"{list(run.validator.lengths)}); the two must be equal"
+        )
+
+
 def _require_same_projections(run: RunConfig, checkpoint: Path) -> None:
     """Raise ValueError if the checkpoint's moments do not fit ``model.fuse_qkv``.
 
@@ -159,9 +173,9 @@ def find_checkpoint(folder: Path, *, load_step: int = -1, initial_load_path: str
             raise ValueError(
                 f"checkpoint.load_step = {load_step}, but the complete checkpoints in {folder} are of steps: {there}"
             )
-        return folder / f"step-{load_step}"
+        return steps[load_step]
     if newest >= 0:
-        return folder / f"step-{newest}"
+        return steps[newest]
     return Path(initial_load_path) if initial_load_path else None
 
 

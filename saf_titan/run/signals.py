@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import signal
 from abc import ABC, abstractmethod
 from types import FrameType, TracebackType
 from typing import Self
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_PARENT_DEATH_SIGNAL = 1
+"""Linux's PR_SET_PDEATHSIG."""
+
+
+def stop_with_parent() -> None:
+    """Let the kernel send SIGTERM to this process when its parent ends, however that ends."""
+    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, int(signal.SIGTERM))
 
 
 class SignalHandler(ABC):

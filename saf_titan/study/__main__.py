@@ -24,7 +24,7 @@ from saf_titan.config import ConfigError, override_table
 from saf_titan.config.packaged import STUDIES, packaged_names
 from saf_titan.fields.command_line import Parser, value_of
 from saf_titan.fields.ranges import POSITIVE
-from saf_titan.study.load import load_study
+from saf_titan.study.load import read_study
 from saf_titan.study.plan import StudyPlan
 
 FAILURE, USER_ERROR = 1, 2
@@ -52,15 +52,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _plan(args: argparse.Namespace, rest: list[str]) -> StudyPlan:
-    study = load_study(args.study)
+    study, faults = read_study(args.study)
     launch = {key: value for key in ("nproc_per_node", "device") if (value := getattr(args, key)) is not None}
     study = replace(study, launch=replace(study.launch, **launch))
     out = args.out or Path("outputs") / study.file.stem
-    return StudyPlan(study, out, override_table(rest), arms=args.arms, seeds=args.seeds)
+    try:
+        given = override_table(rest)
+    except ConfigError as error:
+        faults, given = [*faults, *error.problems], None
+    return StudyPlan(study, out, given, arms=args.arms, seeds=args.seeds, faults=faults)
 
 
 def _work(plan: StudyPlan, words: list[str], *, only_table: bool) -> int:
     # torch takes long to import, and mistakes of the study file come first
+    from saf_titan.study.folder import claim
     from saf_titan.study.launch import Failed, Launcher, Stopped
     from saf_titan.study.output import write_results
     from saf_titan.study.work import work
@@ -70,7 +75,8 @@ def _work(plan: StudyPlan, words: list[str], *, only_table: bool) -> int:
 
     status = 0
     if not only_table:
-        _require_data(plan)
+        _require_start(plan)
+        claim(plan.out, plan.study.file.stem)
         try:
             with Launcher(plan.study.launch) as launcher:
                 work(plan, launcher, say)
@@ -86,11 +92,12 @@ def _work(plan: StudyPlan, words: list[str], *, only_table: bool) -> int:
     return status
 
 
-def _require_data(plan: StudyPlan) -> None:
-    """Raise ConfigError, before anything is trained, if the data are not there or too little."""
+def _require_start(plan: StudyPlan) -> None:
+    """Raise ConfigError, before anything is trained, if data or checkpoints are not there or are not what arms need."""
     from saf_titan.data.checks import inspect_data
+    from saf_titan.study.parents import missing_weights, parent_problems
 
-    problems = []
+    problems = [*parent_problems(plan), *missing_weights(plan)]
     for run in plan.runs:
         problems += inspect_data(plan.config(run), plan.study.launch.world_size)[1]
     if problems:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from saf_titan.report.format import short
+from saf_titan.study.answers import accuracy_of
+from saf_titan.study.results import ArmResult
 from saf_titan.study.statistics import Spread
 
 _FORMS: dict[str, Callable[[float], str]] = {
@@ -12,6 +14,7 @@ _FORMS: dict[str, Callable[[float], str]] = {
     "change": lambda x: f"{x:+.4f}",
     "perplexity": lambda x: f"{x:+.2f}",
     "published": lambda x: f"{x:+.3f}",
+    "accuracy": lambda x: f"{x:.2f}",
     "jump": lambda x: f"{x:+.4f}",
     "updates": lambda x: f"{x:,.0f}",
     "tokens": short,
@@ -26,7 +29,13 @@ _FORMS: dict[str, Callable[[float], str]] = {
 }
 """How a number of each column is written."""
 
-_TITLES = {"perplexity": "perplexity %", "published": "published %", "memory": "GiB", "before": "steps/s before"}
+_TITLES = {
+    "perplexity": "perplexity %",
+    "accuracy": "accuracy %",
+    "published": "published %",
+    "memory": "GiB",
+    "before": "steps/s before",
+}
 _TITLES |= {"after": "steps/s after", "speedup": "speed", "calibrate": "calibrate s", "fit": "fit s"}
 
 
@@ -47,3 +56,9 @@ def cell(column: str, values: Spread) -> str:
             low, high = values.mean - values.half_width, values.mean + values.half_width
             text += f" [{form(low)}, {form(high)}]"
     return text
+
+
+def answer_row(result: ArmResult, kinds: list[tuple[int, int]]) -> list[str]:
+    """The cells of an arm in the table of right answers: its name, and one for each kind of sequences."""
+    answers = [run.answers for run in result.runs]
+    return [result.arm.name, *(cell("accuracy", accuracy_of(answers, kind)) for kind in kinds)]

@@ -12,11 +12,12 @@ from saf_titan import compat  # noqa: F401  # isort: skip
 
 import torch
 
-from saf_titan.config import RunConfig
+from saf_titan.config import ConfigError, RunConfig
 from saf_titan.data.checks import inspect_data
 from saf_titan.heads.counts import head_count
 from saf_titan.models import model_spec
 from saf_titan.report.format import count, short
+from saf_titan.study.parents import missing_weights, parent_problems
 from saf_titan.study.plan import StudyPlan
 from saf_titan.study.progress import is_done, log_of
 from saf_titan.study.runs import StudyRun
@@ -27,7 +28,13 @@ UNKNOWN = "unknown"
 
 
 def describe(plan: StudyPlan) -> str:
-    """Return the study as text; nothing is written, and data that are not there yet are said to be missing."""
+    """Return the study as text; nothing is written, and data and weights that are not there yet are said to be missing.
+
+    Raises:
+        ConfigError: a checkpoint that arms start from is not of their model, or otherwise of no use to them.
+    """
+    if problems := parent_problems(plan):
+        raise ConfigError(problems)
     study, names = plan.study, list(dict.fromkeys(run.name for run in plan.runs))
     configs = {run: plan.config(run, known) for run in plan.runs}
     rows = [["run", "what", "seeds", "steps", "tokens", "time", "checkpoint", "done"]]
@@ -73,6 +80,7 @@ def describe(plan: StudyPlan) -> str:
         + (", CPU" if study.launch.device == "cpu" else ""),
         f"  folder     {plan.out}",
         *(f"  data       {line}" for line in _data_lines(configs[plan.runs[0]], study.launch.world_size)),
+        *(f"  weights    not ready: {problem.message}" for problem in missing_weights(plan)),
         f"  runs       {len(plan.runs)}, of which {sum(map(is_done, plan.runs))} are done",
         f"  to train   {total_tokens:,} tokens",
         f"  time       {time_text}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from saf_titan.config import RunConfig, to_toml
-from saf_titan.run.signals import SignalHandler
+from saf_titan.run.signals import SignalHandler, stop_with_parent
 from saf_titan.study.schema import Launch
 
 CONFIG_FILE = "run.toml"
@@ -20,9 +19,6 @@ CONFIG_FILE = "run.toml"
 
 LOG_FILE = "log.txt"
 """What the run has said, appended."""
-
-_PARENT_DEATH_SIGNAL = 1
-"""Linux's PR_SET_PDEATHSIG."""
 
 
 class Stopped(Exception):
@@ -84,7 +80,8 @@ class Launcher(SignalHandler):
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                # a study that is killed cannot stop its run itself
+                preexec_fn=stop_with_parent,
             )
             if self.stop_requested:
                 self._process.send_signal(signal.SIGTERM)
@@ -96,11 +93,6 @@ class Launcher(SignalHandler):
             raise Failed(
                 f"{folder} failed with status {status}; the end of its {LOG_FILE}:\n{_tail(folder / LOG_FILE)}"
             )
-
-
-def _end_with_parent() -> None:
-    """Let the kernel ask this process to stop when the study is killed and cannot do so itself."""
-    ctypes.CDLL(None).prctl(_PARENT_DEATH_SIGNAL, int(signal.SIGTERM))
 
 
 def _tail(path: Path, lines: int = 15) -> str:

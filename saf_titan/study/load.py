@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from saf_titan.fields.convert import Mismatch, convert, field_types, is_section,
 from saf_titan.fields.errors import nearest
 from saf_titan.study.schema import Arm, Launch, Parent, Study
 
-_SECTIONS = tuple(name for name, hint in field_types(RunConfig).items() if is_section(hint))
-"""Sections of a run's configuration."""
+_SECTIONS = {name: field_types(hint) for name, hint in field_types(RunConfig).items() if is_section(hint)}
+"""Sections of a run's configuration, each with its keys and their types."""
+
+_KEYS = {f"{section}.{name}": hint for section, fields in _SECTIONS.items() for name, hint in fields.items()}
+"""Dotted keys of a run's configuration."""
 
 _OWN = {"settings", "file"}
 """Fields that hold what is read, and are no keys."""
@@ -29,6 +33,20 @@ def load_study(path: str | Path) -> Study:
 
     Raises:
         ConfigError: all faults of the file together.
+    """
+    study, problems = read_study(path)
+    if problems:
+        raise ConfigError(problems)
+    return study
+
+
+def read_study(path: str | Path) -> tuple[Study, list[Problem]]:
+    """Read a study file; return what is sound of it, and all of its faults.
+
+    The sound part lets a caller check the runs of a faulty study too, so that everything is reported at once.
+
+    Raises:
+        ConfigError: the file cannot be read, or names no base configuration, so there is nothing else to check.
     """
     problems: list[Problem] = []
     file = find_config(Path(path), STUDIES)
@@ -43,13 +61,55 @@ def load_study(path: str | Path) -> Study:
         "set": _set(table.pop("set", {}), source, problems),
     }
     values = _values(Study, table, source, problems, skipped=frozenset(parts))
-    if "config" not in values and not any(problem.key == "config" for problem in problems):
+    if not values.get("config") and not any(problem.key == "config" for problem in problems):
         problems.append(Problem(source, "config", "", "is missing: give the TOML file of a run, or a packaged name"))
     study = Study(**{"config": "", **values}, **parts, file=file)
     problems += _conflicts(study)
-    if problems:
+    if not study.config:
         raise ConfigError(problems)
-    return study
+    return _sound_part(study) if problems else study, problems
+
+
+def _sound_part(study: Study) -> Study:
+    """The study without keys and arms that `_conflicts` reports, or that could not be read."""
+    arms: dict[str, Arm] = {}
+    for arm in study.arm:
+        if arm.name:
+            arms.setdefault(folder_name(arm.name), arm)
+    names = {arm.name for arm in arms.values()}
+    waiting = _in_circles(study)
+    kept = []
+    for arm in arms.values():
+        wrong: dict[str, Any] = {
+            key: ""
+            for key, name in arm.references.items()
+            if name not in names or name == arm.name or {name, arm.name} <= waiting
+        }
+        if arm.seconds_of and arm.tokens_of:
+            wrong["tokens_of"] = ""
+        kept.append(replace(arm, **wrong))
+    return replace(
+        study,
+        arm=tuple(kept),
+        baseline=study.baseline if study.baseline in names else "",
+        seeds=tuple(dict.fromkeys(study.seeds)) or Study(config="").seeds,
+        seed_keys=tuple(key for key in study.seed_keys if _seed_key_fault(key, study.seeds) is None),
+    )
+
+
+def _seed_key_fault(key: str, seeds: Sequence[int]) -> str | None:
+    """What is wrong with one of `seed_keys`; None if it takes every seed."""
+    if key not in _KEYS:
+        match = nearest(key, _KEYS)
+        return f'holds "{key}", which is no key of a run; ' + (
+            f"did you mean {match}?" if match else "name keys such as data.seed"
+        )
+    for seed in seeds:
+        try:
+            convert(seed, _KEYS[key])
+        except Mismatch as mismatch:
+            return f"holds {key}, which takes no seed {seed}: it {mismatch}"
+    return None
 
 
 def _arms(tables: Any, source: str, problems: list[Problem]) -> Iterator[Arm]:
@@ -130,6 +190,9 @@ def _conflicts(study: Study) -> Iterator[Problem]:
         yield problem("seeds", [], "must hold one seed at least")
     if repeated := _repeated(study.seeds):
         yield problem("seeds", list(study.seeds), f"holds {repeated} twice")
+    for key in dict.fromkeys(study.seed_keys):
+        if fault := _seed_key_fault(key, study.seeds):
+            yield problem("seed_keys", list(study.seed_keys), fault)
     names = [arm.name for arm in study.arm if arm.name]
     if twice := _repeated(names):
         yield problem("name", twice, "is the name of two arms; every arm needs its own")
@@ -148,6 +211,7 @@ def _conflicts(study: Study) -> Iterator[Problem]:
             "run", study.parent.run, "is a parent that is trained already, so the other settings of [parent] have no "
             "effect; remove them", f"{source}: [parent]",
         )  # fmt: skip
+    yield from _weights(study)
     if (
         "data.seed" in study.seed_keys
         and study.parent.run
@@ -171,6 +235,26 @@ def _conflicts(study: Study) -> Iterator[Problem]:
     yield from _circles(study)
 
 
+def _weights(study: Study) -> Iterator[Problem]:
+    """Keys that have no effect beside `weights`, with which an arm is a new run."""
+    parent, place = study.parent, f"{study.file}: [parent]"
+    remedy = "whose runs begin at step 0; take one away"
+    if parent.weights and parent.run:
+        message = "excludes weights: an arm goes on from a checkpoint, or begins anew with its weights; give one"
+        yield Problem(place, "run", _shown(parent.run), message)
+    if parent.weights and parent.settings:
+        message = "gives the weights, so no parent is trained and the other settings of [parent] have no effect"
+        yield Problem(place, "weights", _shown(parent.weights), f"{message}; remove them")
+    if parent.weights and study.branch_step:
+        message = f"has no effect beside parent.weights, {remedy}"
+        yield Problem(str(study.file), "branch_step", str(study.branch_step), message)
+    for arm in study.arm:
+        for key, value in (("branch_step", arm.branch_step), ("branch_fraction", max(0.0, arm.branch_fraction))):
+            if value and study.weights_of(arm):
+                message = f"has no effect beside weights, {remedy}"
+                yield Problem(arm_source(str(study.file), arm.name), key, _shown(value), message)
+
+
 def _no_such_arm(name: str, names: Sequence[str]) -> str:
     match = nearest(name, names)
     return "is no arm; " + (f'did you mean "{match}"?' if match else f"the arms are {', '.join(names)}")
@@ -187,14 +271,21 @@ def folder_name(arm: str) -> str:
     return "".join(char if char.isalnum() else "_" for char in arm)
 
 
-def _circles(study: Study) -> Iterator[Problem]:
-    """Arms that wait for each other."""
+def _in_circles(study: Study) -> set[str]:
+    """Names of the arms that wait for each other."""
     waits = {arm.name: set(arm.references.values()) for arm in study.arm}
     while ready := [name for name, others in waits.items() if not others & waits.keys()]:
         waits = {name: others for name, others in waits.items() if name not in ready}
-    own = {name: others for name, others in waits.items() if name not in others}
-    if own:
-        (name, others) = next(iter(own.items()))
-        key = next(key for key, other in study.arm_of(name).references.items() if other in others)
-        message = f"makes a circle: {', '.join(own)} wait for each other"
-        yield Problem(arm_source(str(study.file), name), key, _shown(next(iter(others))), message)
+    return {name for name, others in waits.items() if name not in others}
+
+
+def _circles(study: Study) -> Iterator[Problem]:
+    """One problem if arms wait for each other."""
+    circle = _in_circles(study)
+    for arm in study.arm:
+        for key, other in arm.references.items() if arm.name in circle else ():
+            if other in circle:
+                names = ", ".join(other.name for other in study.arm if other.name in circle)
+                message = f"makes a circle: {names} wait for each other"
+                yield Problem(arm_source(str(study.file), arm.name), key, _shown(other), message)
+                return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -12,7 +13,9 @@ from typing import Any
 from saf_titan import __version__
 from saf_titan.analysis.tables import text_table
 from saf_titan.report.write import write_whole
-from saf_titan.study.cells import cell, title
+from saf_titan.study.answers import kind_name, kinds_of
+from saf_titan.study.cells import answer_row, cell, title
+from saf_titan.study.folder import RESULTS_FILE
 from saf_titan.study.plan import StudyPlan
 from saf_titan.study.results import ArmResult, read_results
 from saf_titan.study.schema import COLUMNS
@@ -27,7 +30,7 @@ def write_results(plan: StudyPlan) -> tuple[str, list[Path]]:
     results = read_results(plan)
     table = table_text(plan, results)
     plan.out.mkdir(parents=True, exist_ok=True)
-    files = {"table.txt": table + "\n", "results.csv": csv_text(results), "results.json": json_text(plan, results)}
+    files = {"table.txt": table + "\n", "results.csv": csv_text(results), RESULTS_FILE: json_text(plan, results)}
     if any(result.runs for result in results):
         # a plotting library is slow to import
         from saf_titan.study.page import page_text
@@ -50,7 +53,12 @@ def table_text(plan: StudyPlan, results: list[ArmResult]) -> str:
     ]
     if plan.study.published:
         notes.append(f"published: {plan.study.published}")
-    return "\n".join([*text_table(["arm", "seeds", *map(title, columns)], rows, has_rule=True), "", *notes])
+    lines = text_table(["arm", "seeds", *map(title, columns)], rows, has_rule=True)
+    if kinds := kinds_of(run.answers for result in results for run in result.runs):
+        header = ["right answers in %", *map(kind_name, kinds)]
+        lines += ["", *text_table(header, [answer_row(result, kinds) for result in results], has_rule=True)]
+        notes.append("right answers: share of all queries, by length and number of pairs of the sequences")
+    return "\n".join([*lines, "", *notes])
 
 
 def table_row(result: ArmResult, columns: tuple[str, ...]) -> list[str]:
@@ -76,7 +84,12 @@ def json_text(plan: StudyPlan, results: list[ArmResult]) -> str:
     arms = []
     for result in results:
         runs = [
-            {"seed": run.seed, **_finite(_all_values(result, run.seed, run.values)), "static_heads": list(run.heads)}
+            {
+                "seed": run.seed,
+                **_finite(_all_values(result, run.seed, run.values)),
+                "static_heads": list(run.heads),
+                "answers": [_finite(dataclasses.asdict(row)) for row in run.answers.values()],
+            }
             for run in result.runs
         ]
         summary = {}
@@ -105,4 +118,6 @@ def _all_values(result: ArmResult, seed: int, values: dict[str, float]) -> dict[
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
+    }

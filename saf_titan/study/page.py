@@ -6,7 +6,8 @@ from saf_titan.report import markup
 from saf_titan.report.compare import comparison
 from saf_titan.report.format import count
 from saf_titan.report.group import Group
-from saf_titan.study.cells import cell, title
+from saf_titan.study.answers import kind_name, kinds_of
+from saf_titan.study.cells import answer_row, cell, title
 from saf_titan.study.plan import StudyPlan
 from saf_titan.study.results import ArmResult
 from saf_titan.study.schema import COLUMNS
@@ -46,6 +47,15 @@ def page_text(plan: StudyPlan, results: list[ArmResult]) -> str:
             "faint",
         ),
     ]
+    if kinds := kinds_of(run.answers for result in shown for run in result.runs):
+        answer_rows = [answer_row(result, kinds) for result in shown]
+        lead.append(
+            markup.table(
+                ["right answers in %", *map(kind_name, kinds)], answer_rows, text_columns=("right answers in %",)
+            )
+        )
+        text = "Share of all queries that are answered rightly, by length and number of pairs of the sequences."
+        lead.append(markup.paragraph(text, "faint"))
     if missing:
         text = f"{count(len(missing), 'arm')} without a finished run: {', '.join(missing)}."
         lead.append(markup.paragraph(text, "note"))

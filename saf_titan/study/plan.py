@@ -8,7 +8,7 @@ place, so that everything else can be checked before anything is trained.
 
 from __future__ import annotations
 
-import re
+import sys
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -26,7 +26,10 @@ from saf_titan.config import (
 )
 from saf_titan.heads.counts import head_count
 from saf_titan.heads.names import head_name
+from saf_titan.study.checkpoints import INDEX, newest_checkpoint, step_of
+from saf_titan.study.folder import folder_problems
 from saf_titan.study.load import arm_source, folder_name
+from saf_titan.study.references import reference_problems
 from saf_titan.study.runs import Found, Known, StudyRun
 from saf_titan.study.schema import Arm, Study
 
@@ -42,9 +45,10 @@ class StudyPlan:
         given: settings of all runs that were given on the command line.
         arms, seeds: the part of the study to work on; all unless given. Arms that a chosen one refers to, and the
             baseline, come along.
+        faults: what `read_study` has found; `study` is then the sound part of the file.
 
     Raises:
-        ConfigError: all that is wrong with any run, together.
+        ConfigError: `faults` and all that is wrong with any run, together.
     """
 
     def __init__(
@@ -55,20 +59,28 @@ class StudyPlan:
         *,
         arms: Sequence[str] = (),
         seeds: Sequence[int] = (),
+        faults: Sequence[Problem] = (),
     ) -> None:
         self.study, self.out = study, out
-        self.seeds = tuple(seeds) or study.seeds
+        self.seeds = tuple(dict.fromkeys(seeds)) or study.seeds
         self._source = str(study.file)
         self._given = given or Table({}, COMMAND_LINE)
-        self._base = self._load({}, self._source)
-        if repeated := [seed for seed in self.seeds if self.seeds.count(seed) > 1]:
-            raise ConfigError([Problem(COMMAND_LINE, "--seeds", str(repeated[0]), "is given twice; give it once")])
-        self.arms = self._chosen(arms)
+        problems = [*faults, *folder_problems(out, study.file.stem)]
+        if repeated := [seed for seed in seeds if seeds.count(seed) > 1]:
+            problems.append(Problem(COMMAND_LINE, "--seeds", str(repeated[0]), "is given twice; give it once"))
+        self.arms = self._chosen(arms, problems)
+        try:
+            self._base = self._load({}, self._source)
+        except ConfigError as error:
+            raise ConfigError(dict.fromkeys([*problems, *error.problems, *self._faulty_settings()])) from None
         self.runs = [run for seed in self.seeds for run in self._runs_of(seed)]
         references = [run.references["seconds_of"] for run in self.runs if "seconds_of" in run.references]
         # what is compared by time must not look at held-out data on the clock
         self._timed = {run.name for run in references} | {arm.name for arm in self.arms if arm.seconds_of}
-        self._check()
+        problems += self._faults_of_runs()
+        if problems:
+            # runs that differ by their seed share their faults
+            raise ConfigError(dict.fromkeys(problems))
 
     def of(self, arm: str, seed: int) -> StudyRun:
         """The run of an arm with a seed."""
@@ -98,14 +110,22 @@ class StudyPlan:
         settings = {name: section for name, section in self._settings(run).items() if name != "saf"}
         return self._load(settings, self._place(run), own)
 
+    def weights_checkpoint(self, run: StudyRun) -> Path | None:
+        """The checkpoint that gives a run its weights alone; None if there is none yet."""
+        assert run.checkpoint is not None
+        return newest_checkpoint(run.checkpoint, self._base.checkpoint.folder)
+
     def tokens(self, config: RunConfig, steps: int) -> int:
         """Tokens in a number of optimizer steps."""
         return steps * config.tokens_per_step(data_parallel_size(config, self.study.launch.world_size))
 
     def _load(self, settings: Settings, place: str, own: Settings | None = None) -> RunConfig:
-        """The base with [set], the settings of a run, the command line, and what the study itself sets."""
+        """The base with [set], the settings of a run, the command line, and what the study itself sets: where no run is
+        meant, that no heads are frozen.
+        """
+        own = {"saf": {"enable": False}} if own is None else own
         tables = [Table(self.study.set, f"{self._source}: [set]"), Table(settings, place), self._given]
-        return load_config(self.study.config, tables=[*tables, Table(own or {}, f"{place}, set by the study")])
+        return load_config(self.study.config, tables=[*tables, Table(own, f"{place}, set by the study")])
 
     def _settings(self, run: StudyRun) -> Settings:
         return self.study.parent.settings if run.arm is None else run.arm.settings
@@ -113,19 +133,23 @@ class StudyPlan:
     def _place(self, run: StudyRun) -> str:
         return f"{self._source}: [parent]" if run.arm is None else arm_source(self._source, run.name)
 
-    def _chosen(self, names: Sequence[str]) -> list[Arm]:
-        """The arms of these names with all that they refer to, in the order of the study."""
+    def _chosen(self, names: Sequence[str], problems: list[Problem]) -> list[Arm]:
+        """The arms of these names with all that they refer to, in the order of the study; unknown ones are problems."""
         known = [arm.name for arm in self.study.arm]
-        if unknown := [name for name in names if name not in known]:
+        for unknown in dict.fromkeys(name for name in names if name not in known):
             message = f"is no arm of {self._source}; it has {', '.join(known)}"
-            raise ConfigError([Problem(COMMAND_LINE, "--arms", unknown[0], message)])
-        wanted = {self.study.baseline_name, *names} if names else set(known)
+            problems.append(Problem(COMMAND_LINE, "--arms", unknown, message))
+        if not known:
+            return []
+        wanted = {self.study.baseline_name, *(set(names) & set(known))} if names else set(known)
         while more := {other for name in wanted for other in self.study.arm_of(name).references.values()} - wanted:
             wanted |= more
         return [arm for arm in self.study.arm if arm.name in wanted]
 
     def _branch_step(self, arm: Arm) -> int:
         """Optimizer steps before the arm begins."""
+        if self.study.weights_of(arm):
+            return 0
         if arm.branch_step or arm.branch_fraction >= 0:
             step, fraction = arm.branch_step, arm.branch_fraction
         else:
@@ -135,7 +159,8 @@ class StudyPlan:
     def _runs_of(self, seed: int) -> Iterator[StudyRun]:
         parents: dict[int, StudyRun] = {}
         previous: StudyRun | None = None
-        steps = set() if self.study.parent.run else {self._branch_step(arm) for arm in self.arms}
+        branching = [arm for arm in self.arms if not self.study.weights_of(arm)]
+        steps = set() if self.study.parent.run else {self._branch_step(arm) for arm in branching}
         for step in sorted(steps - {0}):
             previous = StudyRun(
                 name=f"parent to step {step}",
@@ -159,7 +184,9 @@ class StudyPlan:
         step = self._branch_step(arm)
         parent = parents.get(step)
         checkpoint = None
-        if self.study.parent.run:
+        if weights := self.study.weights_of(arm):
+            checkpoint = Path(weights.replace("{seed}", str(seed)))
+        elif self.study.parent.run:
             step, checkpoint = self._given_checkpoint(step, seed)
         elif parent is not None:
             checkpoint = self._checkpoint_of(parent.folder, step)
@@ -171,6 +198,7 @@ class StudyPlan:
             first_step=step,
             parent=parent,
             checkpoint=checkpoint,
+            takes_weights_alone=bool(weights),
             references={key: earlier[name] for key, name in arm.references.items()},
         )
 
@@ -180,8 +208,8 @@ class StudyPlan:
     def _given_checkpoint(self, step: int, seed: int) -> tuple[int, Path]:
         """The step and the folder of the checkpoint of a parent that was trained before."""
         path = Path(self.study.parent.run.replace("{seed}", str(seed)))
-        match = re.fullmatch(r"step-(\d+)", path.name)
-        return (int(match[1]), path) if match else (step, self._checkpoint_of(path, step))
+        of_path = step_of(path)
+        return (step, self._checkpoint_of(path, step)) if of_path is None else (of_path, path)
 
     def _own_keys(self, run: StudyRun, known: Known) -> Settings:
         """What the study itself sets, whatever the file says."""
@@ -194,7 +222,9 @@ class StudyPlan:
         }
         _set_seeds(own, self.study, run.seed)
         if run.checkpoint is not None:
-            own["checkpoint"] |= {"initial_load_path": str(run.checkpoint), "initial_load_model_only": False}
+            path = self.weights_checkpoint(run) if run.takes_weights_alone else None
+            own["checkpoint"]["initial_load_path"] = str(path or run.checkpoint)
+            own["checkpoint"]["initial_load_model_only"] = run.takes_weights_alone
         if run.arm is None or self.study.keep_checkpoints != "all":
             own["checkpoint"]["keep_latest_k"] = 2
         if run.arm is None:
@@ -229,7 +259,7 @@ class StudyPlan:
         """Keys of [saf] that freeze the heads of another arm, or as many of them as the arm's own rate asks for."""
         assert run.arm is not None
         other = run.references["heads_of"]
-        config = self._load(self._settings(run), self._place(run), {"saf": {"enable": False}})
+        config = self._load(self._settings(run), self._place(run))
         total = config.shape.total_heads
         reference = known(other)
         if reference is not None:
@@ -251,26 +281,41 @@ class StudyPlan:
         tokens = self.tokens(its_config, reference.step - other.first_step)
         return run.first_step + max(1, round(tokens / self.tokens(config, 1)))
 
-    def _check(self) -> None:
-        """Raise ConfigError for all that is wrong with any run."""
-        problems = list(self._late_branches())
+    def _faulty_settings(self) -> Iterator[Problem]:
+        """What is wrong with the settings of the parent and of each arm, each taken for itself."""
+        parts = [(self.study.parent.settings, f"{self._source}: [parent]")]
+        parts += [(arm.settings, arm_source(self._source, arm.name)) for arm in self.arms]
+        for settings, place in parts:
+            try:
+                self._load(settings, place)
+            except ConfigError as error:
+                yield from error.problems
+
+    def _faults_of_runs(self) -> Iterator[Problem]:
+        """All that is wrong with any run."""
+        try:
+            last = self._load(self.study.parent.settings, f"{self._source}: [parent]").training.steps
+        except ConfigError as error:
+            yield from error.problems
+            last = sys.maxsize
+        if not self.study.parent.run:
+            yield from self._late_branches(last)
         for run in self.runs:
+            if not self.study.parent.run and max(run.first_step, run.last_step) > last:
+                # what is wrong with it follows from the late branch
+                continue
             try:
                 config = self.config(run)
                 check_world_size(config, self.study.launch.world_size)
             except ConfigError as error:
-                problems += error.problems
+                yield from error.problems
                 continue
-            problems += self._problems(run, config)
-        if problems:
-            # runs that differ by their seed share their faults
-            raise ConfigError(dict.fromkeys(problems))
+            yield from self._problems(run, config)
 
-    def _late_branches(self) -> Iterator[Problem]:
+    def _late_branches(self, last: int) -> Iterator[Problem]:
         """Arms that would begin after the end of their parent."""
-        last = self._load(self.study.parent.settings, f"{self._source}: [parent]").training.steps
         for arm in self.arms:
-            if (step := self._branch_step(arm)) > last and not self.study.parent.run:
+            if (step := self._branch_step(arm)) > last:
                 message = f"is beyond the end of the parent, whose training.steps is {last}"
                 place = arm_source(self._source, arm.name) if arm.branch_step else self._source
                 yield Problem(place, "branch_step", str(step), message)
@@ -278,37 +323,23 @@ class StudyPlan:
     def _problems(self, run: StudyRun, config: RunConfig) -> Iterator[Problem]:
         place = self._place(run)
         if not config.checkpoint.enable:
-            yield Problem(
-                place, "checkpoint.enable", "false", "must be true: arms go on from checkpoints of their parent"
-            )
+            message = "must be true: arms go on from checkpoints of their parent"
+            yield Problem(place, "checkpoint.enable", "false", message)
         if run.arm is None:
             return
         if run.first_step > config.training.steps:
             message = f"the arm would begin after step {run.first_step}, and training.steps is {config.training.steps}"
             yield Problem(place, "branch_step", str(run.first_step), message)
-        if self.study.parent.run and run.checkpoint and not (run.checkpoint / ".metadata").is_file():
-            message = (
-                f"has no complete checkpoint of step {run.first_step}: {run.checkpoint} does not exist or is cut short"
-            )
+        given = run.checkpoint if run.parent is None and not run.takes_weights_alone else None
+        if given is not None and not (given / INDEX).is_file():
+            message = f"has no complete checkpoint of step {run.first_step}: {given} does not exist or is cut short"
             yield Problem(f"{self._source}: [parent]", "run", f'"{self.study.parent.run}"', message)
         if config.saf.enable and config.freeze_step < run.first_step:
             message = f"is before the branch of the arm, after step {run.first_step}; freeze there or later"
             yield Problem(place, "saf.step", str(config.freeze_step), message)
         source = run.references.get("heads_of")
-        if source is not None and not self.config(source).saf.enable:
-            message = "freezes no heads; name an arm that sets a key of [saf]"
-            yield Problem(place, "heads_of", f'"{source.name}"', message)
-        own = self._settings(run).get("saf", {})
-        for key in ("selector", "heads"):
-            if source is not None and key in own:
-                message = f'has no effect beside heads_of = "{source.name}", which gives the heads; take one away'
-                yield Problem(place, f"saf.{key}", repr(own[key]), message)
-        other = run.references.get("seconds_of")
-        if other is not None and other.first_step != run.first_step:
-            message = (
-                f"begins after step {other.first_step} and this arm after step {run.first_step}; both must branch there"
-            )
-            yield Problem(place, "seconds_of", f'"{other.name}"', message)
+        freezes = source is None or self.config(source).saf.enable
+        yield from reference_problems(run, place, self._settings(run).get("saf", {}), source_freezes=freezes)
 
 
 def _set_seeds(own: Settings, study: Study, seed: int) -> None:

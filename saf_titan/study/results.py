@@ -10,6 +10,7 @@ from statistics import median
 from saf_titan.report.rows import ValidationRow
 from saf_titan.report.run_log import RunLog, joined
 from saf_titan.report.summary import StepTime, step_time, validation_at
+from saf_titan.study.answers import Answers, final_answers, mean_accuracy
 from saf_titan.study.plan import StudyPlan
 from saf_titan.study.progress import final_loss, log_of
 from saf_titan.study.runs import StudyRun
@@ -29,6 +30,8 @@ class RunResult:
     """With its parents, from the first step on."""
     heads: tuple[str, ...]
     """Static heads at the end, in the order in which they were chosen."""
+    answers: Answers
+    """On synthetic sequences at the end; empty for a run on text."""
     values: dict[str, float]
     """By column, see `schema.COLUMNS`; `change` and `perplexity` need the baseline and are in `ArmResult`."""
 
@@ -93,6 +96,7 @@ def _read(run: StudyRun) -> RunResult | None:
     before = [row.tokens for row in whole.train if row.step <= run.first_step] or [0.0]
     values = {
         "final": final,
+        "accuracy": mean_accuracy(answers) if (answers := final_answers(run)) else math.nan,
         "jump": _jump(log),
         "updates": float(log.finish.step - run.first_step),
         "tokens": log.train[-1].tokens - before[-1] if log.train else math.nan,
@@ -105,7 +109,7 @@ def _read(run: StudyRun) -> RunResult | None:
         "memory": max((row.peak_memory_gib for row in log.train), default=math.nan),
         "heads": float(len(heads)),
     }
-    return RunResult(run.seed, log, whole, heads, values)
+    return RunResult(run.seed, log, whole, heads, answers, values)
 
 
 def _without_freeze(whole: RunLog, branch_step: int) -> StepTime:

@@ -38,7 +38,9 @@ class StudyRun:
     parent: StudyRun | None = None
     """The run whose last checkpoint this one starts from, if the study trains it."""
     checkpoint: Path | None = None
-    """That checkpoint; None for initial weights."""
+    """That checkpoint, or the run or checkpoint that gives the weights alone; None for random weights."""
+    takes_weights_alone: bool = False
+    """A new run with the weights and static heads of `checkpoint`, which need not exist yet."""
     references: dict[str, StudyRun] = field(default_factory=dict)
     """heads_of, seconds_of, tokens_of -> the run that is meant."""
 

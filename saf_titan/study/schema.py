@@ -18,6 +18,7 @@ COLUMNS = {
     "change": "final loss minus that of the baseline with the same seed, nats per token",
     "perplexity": "the same as a change of perplexity in %, with its 95 % interval",
     "published": "the published change of perplexity in %, where the study file holds one",
+    "accuracy": "right answers in %, the mean over all lengths and numbers of pairs that were validated on",
     "jump": "held-out loss right after the freeze minus right before it, nats per token",
     "updates": "optimizer steps after the branch",
     "tokens": "tokens after the branch",
@@ -64,6 +65,9 @@ class Parent:
     run: str = ""
     """Folder of a run, or of one of its checkpoints; {seed} in it stands for the seed. Empty: the study trains the
     parent, with ordinary attention."""
+    weights: str = ""
+    """The same, for the weights and static heads alone: each arm is a new run with them, from step 0 on, with fresh
+    moments, on any data."""
     settings: dict[str, Any] = field(default_factory=dict)
     """The sections."""
 
@@ -71,7 +75,7 @@ class Parent:
 @dataclass(frozen=True, kw_only=True)
 class Arm:
     """One way to go on from the parent. Sections of a run's configuration in this table are the arm's own settings: an
-    arm that sets a key of [saf] freezes heads, any other keeps all heads live.
+    arm that sets a key of [saf] freezes heads, any other keeps its heads as they are.
     """
 
     name: str
@@ -80,6 +84,8 @@ class Arm:
     """Optimizer steps of the parent before this arm begins. 0: the study's."""
     branch_fraction: Annotated[float, Range(low=0, high=1, also=(-1,))] = -1.0
     """The same as a share of the base configuration's training.steps. 0: from the first step on. -1: the study's."""
+    weights: str = ""
+    """As `parent.weights`, for this arm alone."""
     heads_of: str = ""
     """Another arm, whose heads are frozen in this one, seed by seed; with a lower saf.rate, the first of them."""
     seconds_of: str = ""
@@ -150,6 +156,12 @@ class Study:
     @property
     def baseline_name(self) -> str:
         return self.baseline or self.arm[0].name
+
+    def weights_of(self, arm: Arm) -> str:
+        """Path of the run or checkpoint that gives an arm its initial weights alone; empty if it goes on from a parent,
+        or begins with random ones.
+        """
+        return arm.weights or self.parent.weights
 
     def arm_of(self, name: str) -> Arm:
         return next(arm for arm in self.arm if arm.name == name)

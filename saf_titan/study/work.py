@@ -14,7 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from saf_titan.run.lock import InUse, lock
+from saf_titan.run.resume import read_freeze
 from saf_titan.saf.plan.plan import StaticPlan
+from saf_titan.study.checkpoints import newest_checkpoint
 from saf_titan.study.launch import LOG_FILE, Launcher, Stopped
 from saf_titan.study.plan import StudyPlan
 from saf_titan.study.progress import final_loss, has_trained, is_done, log_of, require_same
@@ -62,10 +64,18 @@ def known(run: StudyRun) -> Found | None:
 def static_heads(folder: Path) -> tuple[str, ...]:
     """Names of the static heads of a run at its end, in the order in which they were chosen."""
     log = log_of(folder)
-    if log is None or not log.freezes:
+    if log is None:
         return ()
-    plan = StaticPlan.load(folder / log.freezes[-1].folder / "plan.safetensors")
-    return tuple(head.name for head in sorted(plan.heads, key=lambda head: (head.step, head.rank)))
+    if log.freezes:
+        plan: StaticPlan | None = StaticPlan.load(folder / log.freezes[-1].folder / "plan.safetensors")
+    elif log.config is not None and log.train and log.train[-1].static_heads:
+        # they came with the weights
+        checkpoint = newest_checkpoint(folder, log.config.checkpoint.folder)
+        plan = read_freeze(checkpoint or Path(log.config.checkpoint.initial_load_path)).plan
+    else:
+        plan = None
+    heads = sorted(plan.heads, key=lambda head: (head.step, head.rank)) if plan is not None else []
+    return tuple(head.name for head in heads)
 
 
 def _try(plan: StudyPlan, run: StudyRun, launcher: Launcher, say: Say) -> bool:

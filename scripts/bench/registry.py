@@ -101,7 +101,8 @@ def _decoders(shape: Shape, device: torch.device) -> Iterator[tuple[str, Update]
         shares += [(f"{share:.0%} ceiling", {"share": share, "free_mixing": True})]
     for name, options in shares:
         torch.manual_seed(0)
-        model = Decoder(size, shape["T"], backend=shape.get("backend", "auto"), **options).to(device)
+        more = {"backend": shape.get("backend", "auto"), "placement": shape.get("placement", "even")}
+        model = Decoder(size, shape["T"], **more, **options).to(device)
         if shape.get("compile"):
             for block in model.blocks:
                 block.compile()
@@ -114,7 +115,7 @@ def build_update(shape: Shape, device: torch.device) -> dict[str, Run]:
 
 
 def build_prefill(shape: Shape, device: torch.device) -> dict[str, Run]:
-    """Build the forward alone, without gradients."""
+    """Build the forward alone, without gradients and without logits."""
     return {name: _with_attention(update.prefill, shape.get("attention")) for name, update in _decoders(shape, device)}
 
 
@@ -144,6 +145,7 @@ MIX_TESTS = ("tests/ops/test_pattern.py", "tests/ops/test_static_mix.py", "tests
 LAYER_TESTS = (*MIX_TESTS, "tests/ops/test_mixed_attention.py", "tests/ops/test_triton_mixed_attention.py")
 BOTH = ["float32", "bfloat16"]
 ON_CPU: dict[str, list[Any]] = {"B": [1], "dtype": ["float32"]}
+PROMPTS = [512, 1024, 2048, 4096, 8192, 16384]
 ON_GPU: dict[str, list[Any]] = {"B": [1], "dtype": ["bfloat16"], "shares": [(0.25, 0.5)]}
 
 BENCHMARKS = (
@@ -183,7 +185,9 @@ BENCHMARKS = (
             + _shapes(**ON_GPU, size=[GPT_124M], layers=[12], attention=["flash"], T=[8192], backend=["fused"])
             + _shapes(**ON_GPU, size=[GPT_124M], layers=[12], attention=["cudnn"], T=[8192])
             + _shapes(**ON_GPU, size=[GPT_124M], layers=[12], attention=["flash"], T=[8192], compile=[True])
-            + _shapes(**ON_GPU, size=[GPT_1B], layers=[4], attention=["flash", "cudnn"], T=[8192]),
+            + _shapes(**ON_GPU, size=[GPT_124M], layers=[12], attention=["flash"], T=[8192], placement=["early"])
+            + _shapes(**ON_GPU, size=[GPT_1B], layers=[6], attention=["flash"], T=[8192], placement=["even", "early"])
+            + _shapes(**ON_GPU, size=[GPT_1B], layers=[6], attention=["cudnn"], T=[8192]),
         },
         build_update,
         CEILINGS,
@@ -195,7 +199,8 @@ BENCHMARKS = (
         {
             "cpu": _shapes(**ON_CPU, size=[GPT_124M], layers=[2], shares=[(0.25, 0.5)], T=[4096]),
             "cpu-quick": _shapes(**ON_CPU, size=[GPT_124M], layers=[1], shares=[(0.25,)], T=[1024]),
-            "gpu": _shapes(**ON_GPU, size=[GPT_124M], layers=[12], attention=["flash"], T=[16384]),
+            "gpu": _shapes(**ON_GPU | {"B": [1, 64]}, size=[GPT_124M], layers=[12], attention=["flash"], T=PROMPTS)
+            + _shapes(**ON_GPU, size=[GPT_124M], layers=[12], attention=["flash"], T=[16384], placement=["early"]),
         },
         build_prefill,
         CEILINGS,

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from model import PLACEMENTS
 from registry import BENCHMARKS, Benchmark, Shape
 from timing import Timing, machine_line, process_peak_bytes, time_interleaved
 
@@ -52,6 +53,19 @@ def tests_pass(tests: tuple[str, ...]) -> bool:
     if run.returncode:
         print(run.stdout, file=sys.stderr)
     return run.returncode == 0
+
+
+def shapes_of(benchmark: Benchmark, suite: str, placement: str | None) -> list[Shape]:
+    """The shapes of a suite, each once.
+
+    placement: where whole models have their static heads, instead of what a shape says.
+    """
+    shapes: list[Shape] = []
+    for shape in benchmark.shapes[suite]:
+        chosen = shape | {"placement": placement} if placement and "size" in shape else shape
+        if chosen not in shapes:
+            shapes.append(chosen)
+    return shapes
 
 
 def measure(benchmark: Benchmark, shape: Shape, device: torch.device, rounds: int, clock: str) -> dict[str, Any]:
@@ -107,6 +121,11 @@ def main() -> int:
     parser.add_argument("benchmarks", nargs="*", metavar="benchmark", help=f"of {', '.join(names)}; all by default")
     parser.add_argument("--suite", default="cpu", choices=["cpu", "cpu-quick", "gpu"])
     parser.add_argument("--device", default="cpu", type=torch.device)
+    parser.add_argument(
+        "--placement",
+        choices=PLACEMENTS,
+        help="static heads of whole models: even, or early with two thirds in the first third of the layers",
+    )
     parser.add_argument("--threads", type=int, default=1, help="threads of torch on a CPU")
     parser.add_argument("--rounds", type=int, default=5, help="timed runs of each alternative")
     parser.add_argument(
@@ -130,7 +149,7 @@ def main() -> int:
             print(f"{benchmark.name}: not timed, because its tests or checks fail or are missing", file=sys.stderr)
             status = 1
             continue
-        for shape in benchmark.shapes[arguments.suite]:
+        for shape in shapes_of(benchmark, arguments.suite, arguments.placement):
             if time.monotonic() - begin > 60 * arguments.budget_minutes:
                 print(f"left out, because the time is up: {benchmark.name} {shape}", file=sys.stderr)
                 continue

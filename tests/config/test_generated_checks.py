@@ -12,6 +12,7 @@ from saf_titan.data.checks import inspect_data
 
 MQAR = ("--data.kind=mqar", "--training.seq_len=64")
 CLASSES = ("--data.kind=class_tokens", "--training.seq_len=17")
+FILES = ("--data.from_files=true",)
 
 
 def faults(*words: str) -> list[str]:
@@ -33,6 +34,24 @@ def faults(*words: str) -> list[str]:
         ((*MQAR, "--data.classes=3"), ["data.classes"]),
         ((*MQAR, "--data.verify=true"), ["data.verify"]),
         ((*MQAR, "--validator.lengths=[128]", "--saf.enable=true"), ["validator.lengths"]),
+        ((*MQAR, "--data.zoology=true", "--data.no_fillers=true", "--data.zoology_rows=4"), []),
+        ((*MQAR, "--data.zoology_rows=4"), ["data.zoology_rows"]),
+        ((*MQAR, "--data.zoology=true", "--data.seed=1336"), ["data.seed"]),
+        ((*MQAR, "--data.zoology=true", "--data.pairs=17"), ["data.pairs", "validator.pairs"]),
+        ((*CLASSES, "--data.gamma=0.5", "--data.zoology=true"), ["data.zoology"]),
+        ((*MQAR, *FILES, "--data.verify=true", "--saf.enable=true", "--saf.calibration_split=train"), []),
+        ((*MQAR, *FILES, "--data.zoology=true", "--data.power_a=1.0"), ["data.power_a", "data.zoology"]),
+        (
+            (*MQAR, *FILES, "--validator.pairs=[4]", "--validator.lengths=[64]"),
+            ["validator.lengths", "validator.pairs"],
+        ),
+        ((*CLASSES, *FILES), []),
+        ((*CLASSES, *FILES, "--data.counts=[2, 14]"), ["data.counts"]),
+        (
+            (*CLASSES, "--data.gamma=0.5", "--saf.enable=true", "--saf.calibration_split=train"),
+            ["saf.calibration_split"],
+        ),
+        (FILES, ["data.from_files"]),
         (("--data.pairs=3",), ["data.pairs"]),
         (("--validator.examples=3", "--validator.pairs=[3]"), ["validator.examples", "validator.pairs"]),
         ((*CLASSES, "--data.counts=[2, 14]"), []),

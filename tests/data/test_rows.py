@@ -11,14 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from rust_data import mqar
 from saf_titan.config import load_config
 from saf_titan.config.own_sections import DataSection
-from saf_titan.data.generate import IGNORE_INDEX, generate_rows, vocabulary
+from saf_titan.data.generate import IGNORE_INDEX, generate_rows, training_seed, vocabulary
 from saf_titan.data.rows import RowLoader
 from saf_titan.data.sources import training_loader, validation_loader
 
 T = 24
 MQAR = DataSection(kind="mqar", pairs=3, vocab_size=64, seed=5)
+ZOOLOGY = DataSection(kind="mqar", pairs=3, vocab_size=64, zoology=True, zoology_rows=5, seed=1339)
 CLASSES = DataSection(kind="class_tokens", classes=3, distinct=2, common=4, counts=(3, 4))
 
 
@@ -32,13 +34,14 @@ def batches(config: RowLoader.Config, ranks: int, batch: int, number: int, seq_l
     return torch.cat([torch.stack([inputs["input"], labels], dim=1) for inputs, labels in steps])
 
 
-@pytest.mark.parametrize("data", [MQAR, CLASSES], ids=["mqar", "class_tokens"])
+@pytest.mark.parametrize("data", [MQAR, CLASSES, ZOOLOGY], ids=["mqar", "class_tokens", "zoology"])
 def test_any_number_of_ranks_sees_the_same_sequences(data: DataSection) -> None:
-    config, seq_len = RowLoader.Config(data=data, seed=data.seed), T if data.kind == "mqar" else 8
+    seed = training_seed(data)
+    config, seq_len = RowLoader.Config(data=data, seed=seed), T if data.kind == "mqar" else 8
     alone = batches(config, 1, 8, 3, seq_len)
     assert torch.equal(batches(config, 2, 4, 3, seq_len), alone)
     assert torch.equal(batches(config, 4, 1, 6, seq_len), alone)
-    inputs_NT, labels_NT = generate_rows(data, seed=data.seed, first_row=0, rows=24, length=seq_len)
+    inputs_NT, labels_NT = generate_rows(data, seed=seed, first_row=0, rows=24, length=seq_len)
     np.testing.assert_array_equal(alone[:, 0], inputs_NT)
     np.testing.assert_array_equal(alone[:, 1], labels_NT)
 
@@ -106,3 +109,35 @@ def test_a_look_up_answers_every_query() -> None:
 def test_a_vocabulary_that_is_too_small_is_refused() -> None:
     with pytest.raises(ValueError, match=r"set it to 64 or more"):
         batches(RowLoader.Config(data=MQAR, vocab_size=63), 1, 1, 1)
+
+
+@pytest.mark.parametrize("fillers", [True, False])
+def test_draws_of_the_published_procedure_are_those_of_its_generator(fillers: bool) -> None:
+    data = replace(ZOOLOGY, no_fillers=not fillers)
+    seed = training_seed(data)
+    assert seed == 1_200_000
+    # rows 3 to 13: the end of the first draw, the second one, and most of the third
+    inputs_NT, labels_NT = generate_rows(data, seed=seed, first_row=3, rows=11, length=T)
+    expected = []
+    for number in range(3):
+        torch.manual_seed(seed + number)
+        sizes = {"vocab_size": 64, "length": T, "pairs": 3}
+        expected.append(mqar.generate_zoology(5, seed=seed + number, random_fillers=fillers, **sizes))
+    np.testing.assert_array_equal(inputs_NT, np.concatenate([rows.inputs for rows in expected])[3:14])
+    np.testing.assert_array_equal(labels_NT, np.concatenate([rows.labels for rows in expected])[3:14])
+
+
+def test_seeds_of_the_published_procedure_never_meet() -> None:
+    words = ["--data.kind=mqar", "--data.zoology=true", "--training.seq_len=64", "--validator.examples=7"]
+    run = load_config(None, [*words, "--data.seed=1338"])
+    training, validation = training_loader(run), validation_loader(run)
+    assert isinstance(training, RowLoader.Config)
+    assert isinstance(validation, RowLoader.Config)
+    calibration = training.for_calibration(1337)
+    assert isinstance(calibration, RowLoader.Config)
+    assert training.seed == 1_100_000
+    assert 2**31 <= calibration.seed < 2**32
+    # a validation is one draw, as published
+    assert validation.draw == 7
+    # the last seed that the configuration allows leaves room for a year of steps
+    assert training_seed(replace(run.data, seed=21_337)) + 10**8 < 2**31

@@ -37,6 +37,19 @@ def test_a_run_ends_with_the_freeze_and_keeps_the_live_heads_beside(
     assert [(h.layer, h.head) for h in late_plan.heads] == [(h.layer, h.head) for h in plan.heads]
     assert later.kind("finish")[-1]["step"] == 8
 
+    # as a kill between the two renames leaves the folder: the same command finishes what was begun
+    checkpoints, metrics = tmp_path / "plain" / "checkpoint", tmp_path / "plain" / "metrics.jsonl"
+    (checkpoints / "step-8").rename(checkpoints / "step-8-being-saved")
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
+    ended = train(tmp_path / "plain", *corpus_overrides, *AT_END, ranks=1)
+    assert "The run is at its last step, 8, and was ended before that was recorded: its end follows" in ended.output
+    assert [row["step"] for row in ended.kind("finish")] == [8, 8]
+    assert ended.rows[-1]["phase"] == "final"
+    assert len(ended.kind("freeze")) == 1
+    recovered = read_freeze(checkpoints / "step-8").plan
+    assert recovered is not None
+    assert recovered.digest == late_plan.digest
+
     again = train(tmp_path / "plain", *corpus_overrides, *AT_END, ranks=1)
     assert "Nothing to do: the run is at step 8 of 8" in again.output
     more = train(tmp_path / "plain", *corpus_overrides, *AT_END, "--saf.rate", "0.5", ranks=1)

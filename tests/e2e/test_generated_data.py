@@ -1,4 +1,4 @@
-"""Training on generated sequences: ranks, resume, freeze, accuracy."""
+"""Training on generated sequences and on files of them: ranks, resume, freeze, accuracy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rust_data.gen import main as gen
 from saf_titan.report.run_log import read_run
 from saf_titan.report.write import write_report
 from tests.e2e.runs import train
@@ -19,7 +20,7 @@ MQAR = (
     *("--validator.lengths", "[12, 16]", "--validator.pairs", "[2, 3]", "--validator.examples", "5"),
 )
 CLASSES = (
-    *("--data.kind", "class_tokens", "--data.classes", "2", "--data.common", "4", "--data.counts", "[3, 4]"),
+    *("--data.kind", "class_tokens", "--data.classes", "2", "--data.common", "4", "--data.from_files", "true"),
     *("--training.seq_len", "8", "--validator.examples", "64"),
 )
 
@@ -59,9 +60,24 @@ def test_mqar_trains_freezes_and_resumes_on_any_number_of_ranks(tmp_path: Path) 
     assert "(the value that stands behind the key that is asked for)" in page
 
 
-def test_class_tokens_are_learnt(tmp_path: Path) -> None:
-    options = (*CLASSES, "--training.steps", "60", "--saf.enable", "false", "--validator.freq", "60")
-    run = train(tmp_path, *options, "--training.global_batch_size", "32", "--training.local_batch_size", "16", ranks=2)
+def test_class_tokens_are_learnt_from_files(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    words = ("class-tokens", "--classes", "2", "--common", "4", "--counts", "3,4", "--out", str(corpus))
+    assert gen([*words, "--split", "train=1000", "--split", "test=128"]) == 0
+    options = (
+        *CLASSES,
+        "--data.path",
+        str(corpus),
+        "--training.steps",
+        "60",
+        "--saf.enable",
+        "false",
+        "--validator.freq",
+        "60",
+    )
+    run = train(
+        tmp_path / "run", *options, "--training.global_batch_size", "32", "--training.local_batch_size", "16", ranks=2
+    )
     first, last = run.kind("accuracy")[0], run.kind("accuracy")[-1]
     assert first["accuracy"] < 0.9
     assert last["accuracy"] > 0.95

@@ -27,11 +27,12 @@ def newest_step(folder: Path) -> int:
     return max(int(path.parent.name.removeprefix("step-")) for path in folder.glob("checkpoint/step-*/.metadata"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
 def test_a_stop_signal_saves_the_step_and_the_same_command_goes_on(
     tmp_path: Path, corpus_overrides: tuple[str, ...], number: signal.Signals
 ) -> None:
     options = (*corpus_overrides, *LONG, "--checkpoint.interval", "100000")
+    # of the launcher alone: one that is killed cannot pass anything on, and its ranks notice that it is gone
     # one of the two as a user has it: every rank is a new interpreter, with a hash seed of its own
     python = sys.executable if number == signal.SIGTERM else None
     stopped = interrupt(tmp_path, *options, ranks=2, at="step 7/", by=number, python=python)

@@ -45,6 +45,17 @@ def test_compile(plain: Run, tmp_path: Path, corpus_overrides: tuple[str, ...]) 
     assert_same_run(run, plain, tolerance=2e-4)
 
 
+def test_autocast_under_compile_and_checkpointing(
+    plain: Run, tmp_path: Path, corpus_overrides: tuple[str, ...]
+) -> None:
+    autocast = ("--training.mixed_precision_param", "bfloat16_autocast", "--compile.enable", "true")
+    run = train(tmp_path, *corpus_overrides, *autocast, "--activation_checkpoint.mode", "selective", ranks=2)
+    assert "residual stream and norms in float32" in run.output
+    # matrix products are rounded to eight bits
+    assert_same_run(run, plain, tolerance=0.02)
+    assert run.losses() != plain.losses()
+
+
 def test_learned_positions_sgd_and_a_qk_ratio(tmp_path: Path, corpus_overrides: tuple[str, ...]) -> None:
     run = train(
         tmp_path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ import gpu_correctness
 import registry
 import run
 import timing
-from model import Decoder, Size, Update, scaled, spread_heads
+from model import GPT_1B, Decoder, Size, Update, place_heads, scaled, spread_heads
 
+from saf_titan.config import SHAPES
+from saf_titan.config.own_sections import ModelSection
+from saf_titan.models import model_spec
 from saf_titan.ops import mixed_attention
 
 TINY = Size(layers=2, width=32, heads=4, vocabulary=128)
@@ -91,6 +95,23 @@ def test_share_of_the_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     assert record["rows"][1]["ratio"] == pytest.approx(10 / 8.5)
 
 
+def test_a_placement_of_static_heads_can_be_asked_for() -> None:
+    update = next(benchmark for benchmark in registry.BENCHMARKS if benchmark.name == "update")
+    usual, early = (run.shapes_of(update, "gpu", placement) for placement in (None, "early"))
+    assert usual == list(update.shapes["gpu"])
+    assert {shape["placement"] for shape in early} == {"early"}
+    # shapes that differ by their placement alone are one
+    assert len(early) < len(usual)
+    layer = next(benchmark for benchmark in registry.BENCHMARKS if benchmark.name == "layer")
+    assert run.shapes_of(layer, "gpu", "early") == list(layer.shapes["gpu"])
+
+
+def test_the_prefill_grid_is_the_published_one() -> None:
+    prefill = next(benchmark for benchmark in registry.BENCHMARKS if benchmark.name == "prefill")
+    cells = {(shape["B"], shape["T"]) for shape in prefill.shapes["gpu"]}
+    assert cells == {(B, 512 * 2**k) for B in (1, 64) for k in range(6)}
+
+
 def test_every_benchmark_builds_what_it_says() -> None:
     shape = {"B": 1, "T": 16, "D": 8, "H": 4, "dtype": "float32", "size": TINY, "layers": 1, "shares": (0.25,)}
     for benchmark in registry.BENCHMARKS:
@@ -118,3 +139,58 @@ def test_sizes() -> None:
     assert scaled(Size(12, 768, 12, 50_304), 2) == Size(2, 768, 12, 8384)
     assert spread_heads(12, 0.25) == (0, 4, 8)
     assert spread_heads(12, 0.0) == ()
+
+
+def test_early_placement_puts_two_thirds_into_the_first_third_of_the_layers() -> None:
+    for size, share in (
+        (Size(12, 768, 12, 64), 0.25),
+        (GPT_1B, 0.25),
+        (Size(6, 96, 4, 64), 0.5),
+        (Size(1, 8, 2, 64), 0.5),
+    ):
+        static = place_heads(size, share, "early")
+        assert len(static) == size.layers
+        assert sum(map(len, static)) == round(size.layers * size.heads * share)
+        assert all(len(set(heads)) == len(heads) <= size.heads for heads in static)
+        first = max(1, round(size.layers / 3))
+        if size.layers > 1:
+            early = sum(map(len, static[:first]))
+            assert early == min(round(2 * sum(map(len, static)) / 3), first * size.heads)
+    # at half of the heads the first layers are static as a whole, which must run too
+    model = Decoder(Size(6, 32, 4, 64), 16, 0.5, placement="early")
+    assert len(model.blocks[0].attention.static_heads) == 4
+    tokens = torch.arange(16).unsqueeze(0)
+    assert float(Update(model, tokens, low_precision=False)()) > 0
+    free = Decoder(Size(6, 32, 4, 64), 16, 0.5, placement="early", free_mixing=True)
+    assert Update(free, tokens, low_precision=False).prefill().shape == (1, 16, 32)
+
+
+@pytest.mark.parametrize("low_precision", [False, True], ids=["float32", "bfloat16"])
+def test_it_is_the_model_of_the_product(low_precision: bool) -> None:
+    model = Decoder(TINY, 16)
+    spec = model_spec(
+        ModelSection(flavor="debug"),
+        replace(SHAPES["gpt"]["debug"], num_layers=2, num_heads=4, num_kv_heads=4, head_dim=8, dim=32, vocab_size=128),
+        max_seq_len=16,
+        autocast=low_precision,
+    )
+    product = spec.model.build()
+    names = {"tokens": "lm_head", "mlp_norm": "ffn_norm", "up": "feed_forward.w1", "down": "feed_forward.w2"}
+    names |= {"blocks": "layers"} | {name: f"qkv_linear.{name}" for name in ("wq", "wk", "wv")}
+    weights = {".".join(names.get(part, part) for part in n.split(".")): p for n, p in model.named_parameters()}
+    own = dict(product.named_parameters())
+    own.setdefault("lm_head.weight", product.lm_head.weight)
+    assert {name for name in own if not name.startswith("tok_embeddings")} == set(weights)
+    with torch.no_grad():
+        for name, weight in weights.items():
+            own[name].copy_(weight)
+    tokens = torch.randint(TINY.vocabulary, (2, 16), generator=torch.Generator().manual_seed(0))
+    logits_BTV = product(tokens)
+    expected = torch.nn.functional.cross_entropy(logits_BTV[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
+    expected.backward()
+    with torch.autocast("cpu", torch.bfloat16, enabled=low_precision):
+        loss = model(tokens)
+    loss.backward()
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-6)
+    for name, weight in weights.items():
+        torch.testing.assert_close(weight.grad, own[name].grad, rtol=1e-4, atol=1e-6)

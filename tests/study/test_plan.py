@@ -1,4 +1,4 @@
-"""From a study to its runs and their configurations. Covers study/runs.py."""
+"""From a study to its runs and their configurations. Covers study/runs.py, study/references.py."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from saf_titan.config import ConfigError, override_table
+from saf_titan.study.__main__ import main
 from saf_titan.study.load import load_study
 from saf_titan.study.plan import StudyPlan
 from saf_titan.study.runs import Found, StudyRun
@@ -148,3 +149,96 @@ def test_an_arm_without_an_effect_is_refused_before_training(tmp_path: Path, arm
 def test_a_seed_of_the_command_line_is_given_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--seeds = 7: is given twice"):
         StudyPlan(plan_of(tmp_path).study, tmp_path / "out", seeds=[7, 7])
+
+
+def faults(folder: Path, text: str, *words: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """What the command says of a faulty study, a fault a line."""
+    (folder / "study.toml").write_text(text)
+    assert main([str(folder / "study.toml"), "--out", str(folder / "out"), *words]) == 2
+    return capsys.readouterr().err.splitlines()
+
+
+def test_faults_of_the_file_and_of_its_runs_come_in_one_round(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = TEXT.replace('heads_of = "mean"', 'heads_of = "meen"').replace("saf.rate = 0.5", "saf.rate = 2.0")
+    text = text.replace("branch_fraction = 0.25", "branch_step = 9").replace("[1, 2]", "[1, 1]")
+    found = faults(tmp_path, f'colums = ["final"]\n{text}', "--arms", "mean", "early", "prone", capsys=capsys)
+    file = tmp_path / "study.toml"
+    assert set(found) == {
+        f'{file}: colums = ["final"]: unknown key; did you mean columns?',
+        f"{file}: seeds = [1, 1]: holds 1 twice",
+        f'{file}: arm "prune": heads_of = "meen": is no arm; did you mean "mean"?',
+        f"command line: --arms = prone: is no arm of {file}; it has ordinary, early, mean, prune, timed, longer",
+        f'{file}: arm "early": branch_step = 9: is beyond the end of the parent, whose training.steps is 8',
+        f'{file}: arm "mean": [saf] rate = 2.0: must be a number, at least 0 and at most 1',
+    }
+    assert len(found) == len(set(found))
+
+
+def test_faults_of_all_parts_come_with_those_of_the_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = TEXT.replace("[[arm]]", "[set]\ntraining.stepz = 3\n[parent]\noptimizer.lr = -1\n[[arm]]", 1)
+    found = faults(tmp_path, text.replace("saf.rate = 0.5", "saf.rate = 2.0"), "--saf.rat", "1", capsys=capsys)
+    file = tmp_path / "study.toml"
+    assert [line.partition(": unknown")[0].partition(": must")[0] for line in found] == [
+        "command line: [saf] rat = 1",
+        f"{file}: [set]: [training] stepz = 3",
+        f"{file}: [parent]: [optimizer] lr = -1",
+        f'{file}: arm "mean": [saf] rate = 2.0',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "fault"),
+    [
+        ('["data.sed"]', 'holds "data.sed", which is no key of a run; did you mean data.seed?'),
+        ('["seed"]', 'holds "seed", which is no key of a run; '),
+        ('["data.path"]', "holds data.path, which takes no seed 1: it must be a string"),
+    ],
+)
+def test_a_wrong_seed_key_is_one_line(
+    tmp_path: Path, keys: str, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (line,) = faults(tmp_path, f"seed_keys = {keys}\n{TEXT}", capsys=capsys)
+    assert line.startswith(f"{tmp_path / 'study.toml'}: seed_keys = {keys}: {fault}")
+
+
+def test_an_arm_with_weights_is_a_new_run(tmp_path: Path) -> None:
+    index = tmp_path / "text-2/checkpoint/step-7/.metadata"
+    index.parent.mkdir(parents=True)
+    index.touch()
+    (index.parents[1] / "step-3").mkdir()
+    text = TEXT.replace("branch_step = 4\n", "").replace("branch_fraction = 0.25", "")
+    plan = plan_of(tmp_path, text.replace("[[arm]]", f'[parent]\nweights = "{tmp_path}/text-{{seed}}"\n[[arm]]', 1))
+    assert {run.first_step for run in plan.runs} == {0}
+    assert not any(run.arm is None for run in plan.runs)
+    mean = plan.config(plan.of("mean", 2))
+    assert mean.checkpoint.initial_load_path == str(index.parent)
+    assert mean.checkpoint.initial_load_model_only
+    assert (mean.training.steps, mean.freeze_step) == (8, 4)
+    # that of the first seed is not there yet
+    assert plan.config(plan.of("mean", 1)).checkpoint.initial_load_path == f"{tmp_path}/text-1"
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (TEXT.replace("[[arm]]", '[parent]\nweights = "x"\n[[arm]]', 1), "branch_step = 4: has no effect beside"),
+        (TEXT.replace("saf.rate = 0.25", 'weights = "x"', 1), "branch_fraction = 0.25: has no effect beside weights"),
+        (TEXT.replace("[[arm]]", '[parent]\nrun = "y"\nweights = "x"\n[[arm]]', 1), 'run = "y": excludes weights'),
+        (
+            TEXT.replace("[[arm]]", '[parent]\nweights = "x"\noptimizer.lr = 1e-3\n[[arm]]', 1),
+            'weights = "x": gives the weights, so no parent is trained',
+        ),
+    ],
+    ids=["study", "arm", "run", "settings"],
+)
+def test_what_has_no_effect_beside_weights_is_refused(tmp_path: Path, text: str, fault: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_study_text(tmp_path, text)
+    assert fault in str(error.value)
+
+
+def load_study_text(folder: Path, text: str) -> None:
+    (folder / "study.toml").write_text(text)
+    load_study(folder / "study.toml")

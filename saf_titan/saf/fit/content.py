@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from saf_titan.heads.names import Head
@@ -23,8 +22,10 @@ if TYPE_CHECKING:
 GROUPS = ("two vectors", "matrix", "none")
 """What takes the place of a head's attention: two length-T vectors, a T x T matrix, or nothing."""
 
+DIRICHLET_SCALE = 16.0
+"""The published factor on the precision of content dirichlet."""
 
-RowMaker: TypeAlias = "Callable[[Tensor, Tensor, Tensor, torch.Generator], Tensor]"
+RowMaker: TypeAlias = "Callable[..., Tensor]"
 """Makes rows of a dense pattern; see `DenseContent.rows`."""
 
 
@@ -66,6 +67,8 @@ class DenseContent(Content):
     rows: RowMaker
     """Makes rows p_RJ of a head's pattern from its scores_BRJ, its attention probs_BRJ, hidden_RJ (true where the
     query does not see the key) and the head's own random generator."""
+    takes_scale: bool = False
+    """`rows` takes the setting `dirichlet_scale` as the keyword `scale`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -20,7 +21,7 @@ from saf_titan.heads.names import Head
 from saf_titan.ops.attention_stats import cap_scores, hidden_keys, map_heads
 from saf_titan.saf.calibrate.capture import Batch, CapturableAttention, LayerCapture, Progress, capture_layers
 from saf_titan.saf.calibrate.exchange import HeadExchange, sum_over_ranks
-from saf_titan.saf.fit.content import RowMaker
+from saf_titan.saf.fit.content import DIRICHLET_SCALE, RowMaker
 from saf_titan.saf.fit.registry import DENSE_CONTENTS
 from saf_titan.saf.fit.slots import slot_generator
 
@@ -45,6 +46,7 @@ def dense_patterns(
     content: str,
     *,
     seed: int = 0,
+    dirichlet_scale: float = DIRICHLET_SCALE,
     group: dist.ProcessGroup | None = None,
     progress: Progress | None = None,
 ) -> DensePatterns:
@@ -56,10 +58,13 @@ def dense_patterns(
         heads: (layer, head), each once.
         content: the name of a dense content, see `registry.DENSE_CONTENTS`.
         seed: seed of the contents that draw random numbers.
+        dirichlet_scale: for the content dirichlet, the factor on the precision of the attention.
 
     Raises ValueError if some of the heads are static already.
     """
     make_rows = DENSE_CONTENTS[content].rows
+    if DENSE_CONTENTS[content].takes_scale:
+        make_rows = partial(make_rows, scale=dirichlet_scale)
     place = {slot: n for n, slot in enumerate(heads)}
     wanted = {layer: [head for other, head in heads if other == layer] for layer, _ in heads}
     exchange, num_heads = HeadExchange(group), attentions[0].num_heads

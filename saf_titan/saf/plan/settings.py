@@ -13,6 +13,7 @@ from saf_titan.fields.choices import OneOf
 from saf_titan.fields.convert import Mismatch, convert, field_types
 from saf_titan.fields.ranges import FRACTION, NOT_NEGATIVE, Range
 from saf_titan.heads.counts import Rounding
+from saf_titan.saf.fit.content import DIRICHLET_SCALE
 from saf_titan.saf.fit.method import FitMethod
 from saf_titan.saf.fit.registry import CONTENTS, DENSE_CONTENTS
 from saf_titan.saf.select.registry import SELECTORS
@@ -32,6 +33,9 @@ class PlanSettings:
     """Seed of random selectors and of contents that draw."""
     content: Annotated[str, OneOf.entries(CONTENTS)] = "mean"
     """What takes the place of a head's attention."""
+    dirichlet_scale: Annotated[float, Range(above=0)] = DIRICHLET_SCALE
+    """Content dirichlet: factor on the precision of the distribution that fits the attention; the larger, the nearer
+    the draw is to the mean. Published is 16."""
     max_dense_gib: Annotated[float, Range(above=0)] = 2.0
     """Contents with a matrix for each head: the largest size of all matrices in GiB (4 T^2 bytes per head). Each rank
     holds them twice, in the layers and in the plan, and each checkpoint once."""
@@ -69,5 +73,7 @@ class PlanSettings:
             yield ("heads",), f"on selector {selector.name}: only selector list takes heads by name"
         if not content.is_fitted:
             yield ("max_fit_kl", "fit_method"), f"on content {content.name}, which fits no pattern"
+        if content.name not in DENSE_CONTENTS or not DENSE_CONTENTS[content.name].takes_scale:
+            yield ("dirichlet_scale",), f"on content {content.name}, which is drawn from no Dirichlet distribution"
         if content.name not in DENSE_CONTENTS:
             yield ("max_dense_gib",), f"on content {content.name}, which has no matrices"

@@ -22,7 +22,7 @@ from saf_titan.run.calibration_data import CalibrationData, TokenBatch
 from saf_titan.run.checkpoints import complete_checkpoints
 from saf_titan.run.folder import CONFIG_FILE
 from saf_titan.run.offline import open_checkpoint
-from saf_titan.run.precision import compute_precision
+from saf_titan.run.precision import compute_precision, uses_autocast
 from saf_titan.run.resume import read_freeze
 from saf_titan.saf.calibrate.capture import Progress
 from saf_titan.saf.install.install import install
@@ -166,7 +166,7 @@ def measure(
         checkpoint=str(checkpoint),
         setting=(
             f"{run.model.family} {run.model.flavor}, {size} x {run.training.seq_len:,} tokens a batch, "
-            f"{compute_precision(run)} on {device.type}"
+            f"{'bfloat16 by autocast' if uses_autocast(run) else compute_precision(run)} on {device.type}"
         ),
         step=step,
         steps_left=max(0, run.training.steps - step),

@@ -35,9 +35,11 @@ def scores_and_attention(model: FakeModel, slot: Head) -> tuple[Tensor, Tensor]:
     return s_BTT, s_BTT.masked_fill(future_TT, -math.inf).softmax(2)
 
 
-def patterns(model: FakeModel, heads: list[Head], content: str, *, seed: int = 0, batch_size: int = 2) -> Tensor:
+def patterns(
+    model: FakeModel, heads: list[Head], content: str, *, seed: int = 0, batch_size: int = 2, **options: float
+) -> Tensor:
     batches = sequences(NUM_SEQUENCES).split(batch_size)
-    return dense_patterns(model.attentions, batches, model, heads, content, seed=seed).p_NTT.double()
+    return dense_patterns(model.attentions, batches, model, heads, content, seed=seed, **options).p_NTT.double()
 
 
 @pytest.mark.parametrize("batch_size", [2, NUM_SEQUENCES], ids=["kept", "inline"])
@@ -75,6 +77,19 @@ def test_draws_have_the_moments_of_the_data() -> None:
     precision_T = 16 * ((1 - mean_TT.square().sum(1)) / p_BTT.var(0).sum(1) - 1)
     variance_T = ((1 - mean_TT.square().sum(1)) / (precision_T + 1))[T // 2 :]
     torch.testing.assert_close(drawn_TT.var(0).sum(1)[T // 2 :], variance_T, rtol=0.35, atol=0)
+
+
+def test_a_lower_scale_spreads_the_draws() -> None:
+    model, slot = FakeModel(), (1, 0)
+    spreads = []
+    for options in ({}, {"dirichlet_scale": 16.0}, {"dirichlet_scale": 2.0}):
+        drawn = [patterns(model, [slot], "dirichlet", seed=seed, **options)[0] for seed in range(60)]
+        spreads.append(float(torch.stack(drawn).var(0).sum(1).mean()))
+    assert spreads[0] == spreads[1]
+    # the variance of a row is proportional to 1 / (scale x precision + 1)
+    assert 3 < spreads[2] / spreads[1] < 8
+    for content in ("gaussian", "sharp"):
+        assert torch.equal(*(patterns(model, [slot], content, dirichlet_scale=scale) for scale in (2.0, 16.0)))
 
 
 @pytest.mark.parametrize("content", DENSE_CONTENTS)

@@ -1,0 +1,89 @@
+"""Training sequences that rust_data has written to files: MQAR and class tokens, as a loader."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from saf_titan.config.own_sections import DataSection
+from saf_titan.data.cursor import REMEDY, CursorLoader
+from saf_titan.data.loader import require_covered
+from saf_titan.data.row_folder import Rows, open_row_folder
+from saf_titan.data.windows import Split, WindowOrder
+
+STATE_VERSION = 1
+
+
+class RowFileLoader(CursorLoader):
+    """Yields batches of rows of files, in a seeded order; each epoch visits every row once."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(CursorLoader.Config):
+        data: DataSection = field(default_factory=DataSection)
+        """Where the files are, and of which kind."""
+        split: Split = "train"
+        """Rows to read."""
+        seed: int = 1337
+        """Seed of the order of rows."""
+        shuffle: bool = True
+        """Shuffle the rows of each epoch; otherwise in the order of the files."""
+        max_rows: int = 0
+        """Read only the first rows of the split. 0: all."""
+        vocab_size: int = 0
+        """Rows of the model's embedding, which must cover the ids. 0: not checked."""
+
+        def for_calibration(self, seed: int, *, held_out: bool = True) -> Self:
+            return replace(self, split="calibration" if held_out else "train", seed=seed, shuffle=True)
+
+    def __init__(self, config: Config, *, seq_len: int, **shares: Any) -> None:
+        super().__init__(config, seq_len=seq_len, **shares)
+        self._path = config.data.path
+        folder = open_row_folder(Path(self._path), config.data)
+        if folder.length != seq_len:
+            raise ValueError(f"training.seq_len is {seq_len}, and the rows of {self._path} have {folder.length} tokens")
+        if config.vocab_size:
+            require_covered(self._path, folder.vocabulary, config.vocab_size)
+        name, self._first_row, number = folder.part(config.split)
+        self.num_windows = min(number, config.max_rows or number)
+        self._rows, self._digest = Rows(folder, name), folder.digest(name)
+        self._order = WindowOrder(num_windows=self.num_windows, seed=config.seed, shuffle=config.shuffle)
+
+    def window(self, sequence: int) -> int:
+        return self._first_row + int(self._order.windows(np.array([sequence]))[0])
+
+    def _read(self, sequences_B: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs_BT, labels_BT = self._rows.read(self._first_row + self._order.windows(sequences_B))
+        return torch.from_numpy(inputs_BT), torch.from_numpy(labels_BT)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the cursor and the settings that give it its meaning; they are equal on all ranks."""
+        return {
+            "version": STATE_VERSION,
+            "cursor": self._cursor,
+            "corpus": self._digest,
+            "seq_len": self._seq_len,
+            "seed": self._order.seed,
+            "shuffle": self._order.shuffle,
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a saved cursor.
+
+        Raises:
+            ValueError: the cursor belongs to other rows or another order.
+        """
+        names = {
+            "version": "the format of the loader's state",
+            "seq_len": "training.seq_len",
+            "seed": "data.seed",
+            "shuffle": "data.shuffle",
+        }
+        self._require_equal(state_dict, names)
+        if state_dict.get("corpus") != self._digest:
+            raise ValueError(
+                f"data.path = {self._path} holds other rows than the run was trained on when the checkpoint was saved; "
+                f"{REMEDY}"
+            )
+        self._cursor = int(state_dict["cursor"])

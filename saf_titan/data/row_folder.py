@@ -1,0 +1,225 @@
+"""Folders of rows that `python -m rust_data.gen` wrote: what they hold, and their rows as arrays. Imports no torch.
+
+A folder has a manifest.json, and shards `<split>_<number>.npz` of whole rows. Their arrays lie in the files as they are
+(`numpy.savez` does not compress), so they are mapped into memory and not read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rust_data import _native
+from saf_titan.config.own_sections import DataSection
+from saf_titan.data.generate import IGNORE_INDEX
+from saf_titan.data.manifest import FILE_NAME, JsonTable
+from saf_titan.data.windows import Split
+
+HELD_OUT = ("test", "val", "valid", "validation")
+"""Names of a split that calibration and validation read; the first one that there is."""
+
+_ARRAYS = {"mqar": ("inputs", "labels"), "class_tokens": ("tokens", "labels")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowShard:
+    """One .npz file of a split."""
+
+    path: Path
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowFolder:
+    """What a folder holds; `open_row_folder` makes it."""
+
+    path: Path
+    kind: str
+    length: int
+    """Tokens of a row."""
+    vocabulary: int
+    """Number of ids, answers included."""
+    settings: dict[str, int | bool]
+    """Keys of [data] that describe the rows, with the values that the rows have."""
+    splits: dict[str, tuple[RowShard, ...]]
+
+    @property
+    def held_out(self) -> str | None:
+        """Name of the split that training does not read; None if there is none."""
+        return next((name for name in HELD_OUT if self.num_rows(name)), None)
+
+    def num_rows(self, split: str) -> int:
+        return sum(shard.rows for shard in self.splits.get(split, ()))
+
+    def part(self, split: Split) -> tuple[str, int, int]:
+        """Name of the split of the folder that a loader reads, its first row there, and the number of its rows.
+
+        The held-out rows are cut in two: the first half is for calibration, the second for validation.
+
+        Raises:
+            ValueError: there is no such split, or not one row.
+        """
+        name = "train" if split == "train" else self.held_out
+        if name is None or not self.num_rows(name):
+            wanted = "train" if split == "train" else HELD_OUT[0]
+            raise ValueError(f"{self.path} has no rows for {split}: make them with --split {wanted}=ROWS")
+        total = self.num_rows(name)
+        half = total // 2
+        first, number = {"train": (0, total), "calibration": (0, half), "validation": (half, total - half)}[split]
+        if not number:
+            raise ValueError(f"{self.path} has one held-out row, and calibration and validation need one each")
+        return name, first, number
+
+    def digest(self, name: str) -> str:
+        """Identity of a split: it is equal for equal bytes, wherever the files lie."""
+        return hashlib.sha256("\n".join(shard.sha256 for shard in self.splits[name]).encode()).hexdigest()
+
+    def damaged(self) -> list[str]:
+        """The names of shards whose bytes are not those of the manifest; reads all files once."""
+        shards = [shard for shards in self.splits.values() for shard in shards]
+        return [shard.path.name for shard in shards if _native.sha256(shard.path) != shard.sha256]
+
+
+class Rows:
+    """The rows of one split, mapped into memory.
+
+    Raises:
+        ValueError: a shard is missing or is not what the manifest says.
+    """
+
+    def __init__(self, folder: RowFolder, name: str) -> None:
+        self._folder = folder
+        self._shards = [_shard_arrays(folder, shard) for shard in folder.splits[name]]
+        self._ends = np.cumsum([len(inputs_NT) for inputs_NT, _ in self._shards])
+
+    def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return inputs and labels of rows by their numbers, int64 [rows, length].
+
+        Labels are IGNORE_INDEX where nothing is asked.
+
+        Raises:
+            ValueError: an id is beyond the vocabulary of the manifest.
+        """
+        inputs, labels = [], []
+        for row in rows.tolist():
+            number = int(np.searchsorted(self._ends, row, side="right"))
+            inputs_NT, labels_N = self._shards[number]
+            index = row - int(self._ends[number]) + len(inputs_NT)
+            inputs.append(inputs_NT[index])
+            labels.append(self._labels(labels_N[index]))
+        inputs_NT, labels_NT = np.stack(inputs).astype(np.int64), np.stack(labels).astype(np.int64)
+        asked = labels_NT[labels_NT != IGNORE_INDEX]
+        if min(inputs_NT.min(), asked.min(initial=0)) < 0 or max(inputs_NT.max(), asked.max(initial=0)) >= (
+            self._folder.vocabulary
+        ):
+            raise ValueError(
+                f"{self._folder.path}: rows have ids beyond the vocabulary of {self._folder.vocabulary} in its manifest"
+            )
+        return inputs_NT, labels_NT
+
+    def _labels(self, label: np.ndarray) -> np.ndarray:
+        if self._folder.kind == "mqar":
+            return label
+        # the class is asked for at the last position, by an id of its own behind all others
+        labels_T = np.full(self._folder.length, IGNORE_INDEX, dtype=np.int64)
+        labels_T[-1] = self._folder.vocabulary - int(self._folder.settings["classes"]) + int(label)
+        return labels_T
+
+
+def open_row_folder(path: Path, data: DataSection) -> RowFolder:
+    """Read the manifest of a folder of rows.
+
+    Raises:
+        ValueError: there is none, it is of another kind than `data` asks for, or a field is missing or wrong.
+    """
+    remedy = f"write the folder with `python -m rust_data.gen {data.kind.replace('_', '-')} ... --out {path}`"
+    try:
+        root = json.loads((path / FILE_NAME).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{path / FILE_NAME}: cannot be read ({error.strerror}); {remedy}") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path / FILE_NAME}: is not JSON ({error})") from None
+    table = JsonTable(path / FILE_NAME, "", root)
+    found = table.get("format", str)
+    if found != f"rust_data.{data.kind}":
+        raise ValueError(f'{path / FILE_NAME}: holds {found}, and data.kind = "{data.kind}" is wanted; {remedy}')
+    table.expect("version", 1)
+    config, splits = table.table("config"), table.table("splits")
+    settings: dict[str, int | bool]
+    if data.kind == "mqar":
+        settings = {"pairs": config.get("pairs", int), "vocab_size": config.get("vocab_size", int)}
+        vocabulary, length = int(settings["vocab_size"]), config.get("length", int)
+    else:
+        settings = {name: config.get(name, int) for name in ("classes", "distinct", "common")}
+        settings["query_per_class"] = not config.get("shared_query", bool)
+        vocabulary = config.get("vocab_size", int) + int(settings["classes"])
+        counts = root["config"].get("counts")
+        length = sum(counts) + 1 if isinstance(counts, list) else config.get("length", int)
+    return RowFolder(
+        path=path,
+        kind=data.kind,
+        length=length,
+        vocabulary=vocabulary,
+        settings=settings,
+        splits={name: _shards(path, splits.table(name)) for name in splits.names()},
+    )
+
+
+def _shards(path: Path, split: JsonTable) -> tuple[RowShard, ...]:
+    return tuple(
+        RowShard(path=path / shard.get("file", str), rows=shard.get("rows", int), sha256=shard.get("sha256", str))
+        for shard in split.tables("shards")
+    )
+
+
+def _shard_arrays(folder: RowFolder, shard: RowShard) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs and labels of a shard as they lie in the file."""
+    inputs, labels = (_mapped(shard.path, name) for name in _ARRAYS[folder.kind])
+    labels_shape = (shard.rows, folder.length) if folder.kind == "mqar" else (shard.rows,)
+    if inputs.shape != (shard.rows, folder.length) or labels.shape != labels_shape:
+        raise ValueError(
+            f"{shard.path}: holds arrays of {inputs.shape} and {labels.shape}, and by the manifest they should be "
+            f"{(shard.rows, folder.length)} and {labels_shape}: write the folder again"
+        )
+    return inputs, labels
+
+
+def _mapped(path: Path, name: str) -> np.ndarray:
+    """Map one array of an .npz file into memory.
+
+    Raises:
+        ValueError: the file is missing, is no such file, or its array is compressed.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
+            if archive.getinfo(f"{name}.npy").compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"{path}: is compressed; rows are read from files of rust_data.gen as they are")
+            start = _start_of(path, archive.getinfo(f"{name}.npy"))
+            version = np.lib.format.read_magic(member)
+            read_header: Any = {(1, 0): np.lib.format.read_array_header_1_0}.get(
+                version, np.lib.format.read_array_header_2_0
+            )
+            shape, is_fortran, dtype = read_header(member)
+            header = member.tell()
+        if is_fortran or dtype.kind not in "iu":
+            raise ValueError(f"{path}: {name} is no array of ids in rows")
+        return np.memmap(path, dtype=dtype, mode="r", offset=start + header, shape=shape)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror or error}); write the folder again") from None
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ValueError(f"{path}: is damaged ({error}); write the folder again") from None
+
+
+def _start_of(path: Path, member: zipfile.ZipInfo) -> int:
+    """Where the bytes of a stored member begin: behind its local header, whose extra field has a length of its own."""
+    with path.open("rb") as file:
+        file.seek(member.header_offset + 26)
+        name, extra = np.frombuffer(file.read(4), dtype="<u2").tolist()
+    return member.header_offset + 30 + int(name) + int(extra)

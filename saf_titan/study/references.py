@@ -1,0 +1,31 @@
+"""What an arm takes from another one (heads, seconds), checked before anything is trained. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from saf_titan.config import Problem
+from saf_titan.study.runs import StudyRun
+
+
+def reference_problems(run: StudyRun, place: str, own: dict[str, Any], *, source_freezes: bool) -> Iterator[Problem]:
+    """Say why a run cannot take what it refers to.
+
+    Args:
+        place: where the arm stands, for errors.
+        own: keys of [saf] that the arm sets itself.
+        source_freezes: whether the run that `heads_of` names freezes heads.
+    """
+    source = run.references.get("heads_of")
+    if source is not None and not source_freezes:
+        message = "freezes no heads; name an arm that sets a key of [saf]"
+        yield Problem(place, "heads_of", f'"{source.name}"', message)
+    for key in ("selector", "heads"):
+        if source is not None and key in own:
+            message = f'has no effect beside heads_of = "{source.name}", which gives the heads; take one away'
+            yield Problem(place, f"saf.{key}", repr(own[key]), message)
+    other = run.references.get("seconds_of")
+    if other is not None and other.first_step != run.first_step:
+        message = f"begins after step {other.first_step} and this arm after step {run.first_step}; "
+        yield Problem(place, "seconds_of", f'"{other.name}"', f"{message}both must branch there")
