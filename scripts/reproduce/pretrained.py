@@ -63,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--stats", type=Path, required=True)
-    parser.add_argument("--replacement", type=Path, required=True)
+    parser.add_argument("--replacement", type=Path, help="without it, the arm single-head replacement is left out")
     parser.add_argument("--calibration", type=Path, required=True, help="the text from which weights are compensated")
     parser.add_argument("--text", action="append", required=True, metavar="NAME=FILE", help="held-out texts")
     parser.add_argument("--sequences", type=int, default=8, help="windows of each held-out text")
@@ -84,7 +84,8 @@ def main() -> None:
     store = args.out / "losses.jsonl"
     rows = [json.loads(line) for line in store.read_text().splitlines()] if store.exists() else []
     known = {(row["arm"], row["rate"], row["text"]): row["loss"] for row in rows}
-    for arm, rate, plan in _plans(calibration, args.replacement, args.rates):
+    arms = [arm for arm in ARMS if args.replacement is not None or arm.selector != "replacement"]
+    for arm, rate, plan in _plans(calibration, arms, args.replacement, args.rates):
         missing = [name for name in texts if (arm.name, rate, name) not in known]
         if not missing:
             continue
@@ -103,21 +104,21 @@ def main() -> None:
         if arm.compensated:
             model.load_state_dict(before, strict=False)
         print(f"{arm.name}, {rate:.0%}: {time.perf_counter() - start:.0f} s", flush=True)
-    print("\n".join(_table(known, list(texts), args.rates)))
+    print("\n".join(_table(known, arms, list(texts), args.rates)))
 
 
 def _plans(
-    calibration: Calibration, replacement: Path, rates: tuple[float, ...]
+    calibration: Calibration, arms: list[Arm], replacement: Path | None, rates: tuple[float, ...]
 ) -> Iterator[tuple[Arm, float, StaticPlan | None]]:
     """Yield (arm, rate, plan): first ordinary attention, without a plan, then every arm at every rate."""
     yield Arm("ordinary", "none"), 0.0, None
-    losses = [json.loads(line) for line in replacement.read_text().splitlines()][1:]
+    losses = [json.loads(line) for line in replacement.read_text().splitlines()][1:] if replacement else []
     scores_LH = torch.full(calibration.live_LH.shape, math.nan, dtype=torch.float64)
     for row in losses:
         scores_LH[parse_heads(row["head"])[0]] = row["loss"]
     total = calibration.live_LH.numel()
     for rate in rates:
-        for arm in ARMS:
+        for arm in arms:
             settings = PlanSettings(
                 rate=rate, selector=arm.selector if arm.selector != "replacement" else "list", content=arm.content
             )
@@ -129,7 +130,9 @@ def _plans(
             yield arm, rate, make_plan(calibration, replace(settings, **changes))
 
 
-def _table(known: dict[tuple[str, float, str], float], texts: list[str], rates: tuple[float, ...]) -> Iterator[str]:
+def _table(
+    known: dict[tuple[str, float, str], float], arms: list[Arm], texts: list[str], rates: tuple[float, ...]
+) -> Iterator[str]:
     """Yield the lines of a table of the change of perplexity, in percent, with a row for each arm."""
     ordinary = {name: known["ordinary", 0.0, name] for name in texts}
     yield "ordinary attention: " + ", ".join(
@@ -137,7 +140,7 @@ def _table(known: dict[tuple[str, float, str], float], texts: list[str], rates: 
     )
     yield "| change of perplexity, % | " + " | ".join(f"{name} {rate:.0%}" for name in texts for rate in rates) + " |"
     yield "| --- |" + " ---: |" * (len(texts) * len(rates))
-    for arm in ARMS:
+    for arm in arms:
         changes = [100 * math.expm1(known[arm.name, rate, name] - ordinary[name]) for name in texts for rate in rates]
         yield f"| {arm.name} | " + " | ".join(f"{change:+.1f}" for change in changes) + " |"
 
