@@ -14,6 +14,7 @@ import torch
 from torchtitan.config import TORCH_DTYPE_MAP
 
 from saf_titan.config import RunConfig, load_config
+from saf_titan.fields.step_folders import INDEX, is_complete
 from saf_titan.generate.extrapolate import extended_plan
 from saf_titan.models import model_spec
 from saf_titan.models.decoder import FreezableDecoder
@@ -23,7 +24,6 @@ from saf_titan.run.offline import load_model
 from saf_titan.run.precision import compute_precision
 from saf_titan.run.resume import model_identity, read_freeze, require_same_model
 from saf_titan.saf.install.install import install
-from saf_titan.saf.install.integrity import INDEX
 from saf_titan.saf.plan.plan import StaticPlan
 
 
@@ -46,7 +46,7 @@ def find_source(path: Path, config: Path | None = None) -> Source:
 
     Raises ValueError if there is no complete checkpoint or no configuration, or if they are of different models.
     """
-    if (path / INDEX).is_file():
+    if is_complete(path):
         run = _read_config(config or path.resolve().parent.parent / CONFIG_FILE)
         checkpoint = path
     elif steps := complete_checkpoints(path):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from saf_titan import compat  # noqa: F401  # isort: skip
 
 import contextlib
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +21,8 @@ import torch.distributed.checkpoint as dcp
 from torchtitan.components.checkpointer import CheckpointManager
 from torchtitan.components.checkpointer.base import MODEL
 
-from saf_titan.saf.install.integrity import INDEX, CheckedReader
+from saf_titan.fields.step_folders import INDEX, is_complete, step_of
+from saf_titan.saf.install.integrity import CheckedReader
 
 _UNFINISHED = "-being-saved"
 
@@ -32,7 +32,7 @@ def complete_checkpoints(folder: Path) -> dict[int, Path]:
 
     A checkpoint whose exchange was cut short between its two renames counts, see `finish_exchange`.
     """
-    found = {step: path for step, path in _step_folders(folder) if (path / INDEX).is_file()}
+    found = {step: path for step, path in _step_folders(folder) if is_complete(path)}
     return dict(sorted((dict(_cut_short(folder)) | found).items()))
 
 
@@ -49,19 +49,19 @@ def finish_exchange(folder: Path) -> None:
 
 def unfinished_checkpoints(folder: Path) -> list[Path]:
     """Return the incomplete checkpoints, which a killed or failed save has left behind, ascending by step."""
-    return [path for _, path in _step_folders(folder) if not (path / INDEX).is_file()]
+    return [path for _, path in _step_folders(folder) if not is_complete(path)]
 
 
 def _cut_short(folder: Path) -> list[tuple[int, Path]]:
     """Complete checkpoints under the name that `save_instead` gives them first, of steps that have no other."""
-    saved = [(step, path) for step, path in _step_folders(folder, _UNFINISHED) if (path / INDEX).is_file()]
+    saved = [(step, path) for step, path in _step_folders(folder, _UNFINISHED) if is_complete(path)]
     return [(step, path) for step, path in saved if not (folder / f"step-{step}").exists()]
 
 
 def _step_folders(folder: Path, suffix: str = "") -> list[tuple[int, Path]]:
     entries = folder.iterdir() if folder.is_dir() else ()
-    named = [(re.fullmatch(rf"step-(\d+){suffix}", entry.name), entry) for entry in entries]
-    return sorted((int(match[1]), entry) for match, entry in named if match and entry.is_dir())
+    named = [(step_of(entry, suffix), entry) for entry in entries]
+    return sorted((step, entry) for step, entry in named if step is not None and entry.is_dir())
 
 
 class SoundCheckpoints(CheckpointManager):
@@ -143,7 +143,7 @@ class SoundCheckpoints(CheckpointManager):
         oldest = kept[0][0] if kept else 0
         for_ever = self.keep_steps()
         stale = [path for step, path in complete[: -self.keep_latest_k] if step not in for_ever]
-        stale += [path for step, path in _step_folders(folder) if step < oldest and not (path / INDEX).is_file()]
+        stale += [path for step, path in _step_folders(folder) if step < oldest and not is_complete(path)]
         stale += [path for step, path in _step_folders(folder, _UNFINISHED) if step < oldest]
         for path in stale:
             # the index goes first, so that a folder that is only half deleted is not taken for a checkpoint

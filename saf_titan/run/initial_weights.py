@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from saf_titan.config import RunConfig
+from saf_titan.fields.step_folders import INDEX, is_complete
 from saf_titan.run.checkpoints import complete_checkpoints
-from saf_titan.saf.install.integrity import INDEX
 
 logger = logging.getLogger()
 
@@ -39,7 +39,7 @@ def initial_checkpoint(run: RunConfig) -> Path | None:
         )
     made = folder / _FOLDER / _identity(source)
     with _alone(folder / _FOLDER):
-        if not (made / INDEX).is_file():
+        if not is_complete(made):
             _convert(run, source, made)
     return made
 

@@ -14,6 +14,7 @@ from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from saf_titan.config import RunConfig
+from saf_titan.fields.step_folders import is_complete
 from saf_titan.heads.counts import head_count
 from saf_titan.run.checkpoints import complete_checkpoints
 from saf_titan.saf.install.checkpoint import read_checkpoint
@@ -184,7 +185,7 @@ def read_freeze(checkpoint: Path) -> SavedFreeze:
 
     Raises ValueError if the folder holds no complete checkpoint or a damaged one.
     """
-    if not (checkpoint / ".metadata").is_file():
+    if not is_complete(checkpoint):
         newest = newest_inside(checkpoint)
         example = f" such as {newest}" if newest is not None else ""
         raise ValueError(

@@ -27,6 +27,7 @@ from torchtitan.trainer import Trainer
 from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
 from saf_titan.config import RunConfig
 from saf_titan.data.cursor import CursorLoader
+from saf_titan.fields.step_folders import is_complete
 from saf_titan.run.calibration_data import TokenBatch
 from saf_titan.run.checkpoints import SoundCheckpoints
 from saf_titan.run.divergence import Diverged, diverged, first_not_finite
@@ -115,9 +116,9 @@ class SoundTrainer(Trainer):
         if not checkpoint.enable or self.step == 0:
             return
         self.checkpointer.maybe_wait_for_saving()
-        metadata = self._folder / checkpoint.folder / f"step-{self.step}" / ".metadata"
+        saved = self._folder / checkpoint.folder / f"step-{self.step}"
         # only rank 0 looks, because on a network file system ranks may see different files
-        (is_saved,) = self._stop.maximum(float(dist.get_rank() == 0 and metadata.is_file()))
+        (is_saved,) = self._stop.maximum(float(dist.get_rank() == 0 and is_complete(saved)))
         if not is_saved:
             self.checkpointer.save(self.step, last_step=True)
 

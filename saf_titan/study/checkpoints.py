@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-INDEX = ".metadata"
-"""File that a complete checkpoint has."""
-
-
-def step_of(checkpoint: Path) -> int | None:
-    """The step in the name of a checkpoint, step-N; None for a folder of another name."""
-    match = re.fullmatch(r"step-(\d+)", checkpoint.name)
-    return int(match[1]) if match else None
+from saf_titan.fields.step_folders import is_complete, newest_of
 
 
 def newest_checkpoint(path: Path, folder: str) -> Path | None:
@@ -21,7 +13,4 @@ def newest_checkpoint(path: Path, folder: str) -> Path | None:
     path: a checkpoint, or the folder of a run.
     folder: name of the folder of checkpoints in that of a run.
     """
-    if (path / INDEX).is_file():
-        return path
-    steps = {step: index.parent for index in (path / folder).glob(f"*/{INDEX}") if (step := step_of(index.parent))}
-    return steps[max(steps)] if steps else None
+    return path if is_complete(path) else newest_of((path / folder).glob("*"))

@@ -24,9 +24,10 @@ from saf_titan.config import (
     data_parallel_size,
     load_config,
 )
+from saf_titan.fields.step_folders import is_complete, step_of
 from saf_titan.heads.counts import head_count
 from saf_titan.heads.names import head_name
-from saf_titan.study.checkpoints import INDEX, newest_checkpoint, step_of
+from saf_titan.study.checkpoints import newest_checkpoint
 from saf_titan.study.folder import folder_problems
 from saf_titan.study.load import arm_source, folder_name
 from saf_titan.study.references import reference_problems
@@ -331,7 +332,7 @@ class StudyPlan:
             message = f"the arm would begin after step {run.first_step}, and training.steps is {config.training.steps}"
             yield Problem(place, "branch_step", str(run.first_step), message)
         given = run.checkpoint if run.parent is None and not run.takes_weights_alone else None
-        if given is not None and not (given / INDEX).is_file():
+        if given is not None and not is_complete(given):
             message = f"has no complete checkpoint of step {run.first_step}: {given} does not exist or is cut short"
             yield Problem(f"{self._source}: [parent]", "run", f'"{self.study.parent.run}"', message)
         if config.saf.enable and config.freeze_step < run.first_step:

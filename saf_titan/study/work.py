@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from saf_titan.fields.step_folders import INDEX
 from saf_titan.run.lock import InUse, lock
 from saf_titan.run.resume import read_freeze
 from saf_titan.saf.plan.plan import StaticPlan
@@ -122,7 +123,7 @@ def _last_step(run: StudyRun) -> int:
 
 def _last_checkpoint(run: StudyRun, checkpoints: Path) -> Path:
     """The index of the last step's checkpoint: a run that was killed while it saved that must do its end again."""
-    return checkpoints / f"step-{_last_step(run)}" / ".metadata"
+    return checkpoints / f"step-{_last_step(run)}" / INDEX
 
 
 def _drop_checkpoints(plan: StudyPlan, run: StudyRun, folder: Path, last_step: int) -> None:
@@ -133,5 +134,5 @@ def _drop_checkpoints(plan: StudyPlan, run: StudyRun, folder: Path, last_step: i
     for path in folder.iterdir():
         if keep == "none" or path.name != f"step-{last_step}":
             # without its index a half-deleted folder cannot be taken for a checkpoint
-            (path / ".metadata").unlink(missing_ok=True)
+            (path / INDEX).unlink(missing_ok=True)
             shutil.rmtree(path)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import io
 import math
-import re
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -22,8 +21,7 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, Tenso
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
 from torch.futures import Future
 
-INDEX = ".metadata"
-"""Name of the index, which is written last: a folder without it is an unfinished checkpoint."""
+from saf_titan.fields.step_folders import INDEX, is_complete, newest_of
 
 
 class DamagedCheckpoint(ValueError):
@@ -86,7 +84,7 @@ def check_stream(folder: Path, name: str, entry: Any) -> None:
 
 def require_complete(folder: Path) -> None:
     """ValueError unless a folder holds a checkpoint that was written to its end; it names those that lie inside."""
-    if (folder / INDEX).is_file():
+    if is_complete(folder):
         return
     if not folder.exists():
         raise ValueError(f"{folder} does not exist: give the folder of a checkpoint, <run>/checkpoint/step-N")
@@ -97,10 +95,7 @@ def require_complete(folder: Path) -> None:
 
 def newest_inside(folder: Path) -> Path | None:
     """The newest complete checkpoint in the folder of a run, or in that of its checkpoints; None if there is none."""
-    inside = [index.parent for depth in ("step-*", "*/step-*") for index in folder.glob(f"{depth}/{INDEX}")]
-    # not step-N-live, which a freeze at the end of a run leaves
-    steps = {int(match[1]): path for path in inside if (match := re.fullmatch(r"step-(\d+)", path.name))}
-    return steps[max(steps)] if steps else None
+    return newest_of(chain(folder.glob("step-*"), folder.glob("*/step-*")))
 
 
 def damages(folder: Path) -> Iterator[str]:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from saf_titan.config import RunConfig, load_config
+from saf_titan.fields.step_folders import is_complete
 from saf_titan.report.run_log import read_run
 from saf_titan.report.summary import Quartiles
 from saf_titan.run.calibration_data import CalibrationData, TokenBatch
@@ -82,7 +83,7 @@ def find_checkpoint(path: Path, config: Path | None = None) -> tuple[RunConfig, 
 
     Raises ValueError where there is none.
     """
-    is_checkpoint = (path / ".metadata").is_file()
+    is_checkpoint = is_complete(path)
     file = config or (path.resolve().parent.parent if is_checkpoint else path) / CONFIG_FILE
     if not file.is_file():
         raise ValueError(f"{path} is neither a checkpoint nor a run's folder: {file} is missing; give it with --config")
