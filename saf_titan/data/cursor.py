@@ -7,7 +7,7 @@ batch, and the state needs no rank.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -20,6 +20,16 @@ REMEDY = (
     "go on with the old one, or start a new run in another dump_folder (with its weights: "
     "checkpoint.initial_load_model_only = true)"
 )
+
+_STATE_VERSION = 1
+_SETTINGS = {
+    "version": "the format of the loader's state",
+    "kind": "data.kind",
+    "seq_len": "training.seq_len",
+    "seed": "data.seed",
+    "shuffle": "data.shuffle",
+}
+"""Fields of a loader's state that must not change, with the name of each in errors."""
 
 
 class CursorLoader(BaseDataLoader):
@@ -56,6 +66,37 @@ class CursorLoader(BaseDataLoader):
     def _read(self, sequences_B: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs and targets of consecutive sequences."""
 
+    @abstractmethod
+    def _meaning(self) -> dict[str, Any]:
+        """Return what gives the cursor its meaning: fields of `_SETTINGS`, and for files the digest of the `corpus`."""
+
+    def _other_corpus(self) -> str:
+        """Return, as the start of an error, that the files hold something else than what the cursor was saved for."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the cursor and the settings that give it its meaning; they are equal on all ranks."""
+        return {"version": _STATE_VERSION, "cursor": self._cursor, **self._meaning()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a saved cursor.
+
+        Raises:
+            ValueError: the cursor belongs to other data or to another order, so it would point at other sequences.
+        """
+        here = self.state_dict()
+        for field, name in _SETTINGS.items():
+            if field in here and state_dict.get(field) != here[field]:
+                raise ValueError(
+                    f"{name} was {state_dict.get(field)} when the checkpoint was saved, and is {here[field]} now; "
+                    f"{REMEDY}"
+                )
+        if "corpus" in here and state_dict.get("corpus") != here["corpus"]:
+            raise ValueError(
+                f"{self._other_corpus()} than the run was trained on when the checkpoint was saved; {REMEDY}"
+            )
+        self._cursor = int(state_dict["cursor"])
+
     @property
     def num_batches(self) -> int:
         """Batches that a rank gets of a loader that stops; the last ones may be filled up."""
@@ -82,12 +123,3 @@ class CursorLoader(BaseDataLoader):
             if not self._infinite:
                 targets_BT[torch.from_numpy(sequences_B >= self.num_windows)] = IGNORE_INDEX
             yield {"input": inputs_BT}, targets_BT
-
-    def _require_equal(self, saved: Mapping[str, Any], names: Mapping[str, str]) -> None:
-        """Raise ValueError, which names the setting, where a saved state has another one; field -> name."""
-        here = self.state_dict()
-        for field, name in names.items():
-            if saved.get(field) != here[field]:
-                raise ValueError(
-                    f"{name} was {saved.get(field)} when the checkpoint was saved, and is {here[field]} now; {REMEDY}"
-                )

@@ -9,11 +9,9 @@ import torch
 from torchtitan.components.tokenizer import BaseTokenizer
 
 from saf_titan.data.corpus import open_stream
-from saf_titan.data.cursor import REMEDY, CursorLoader
+from saf_titan.data.cursor import CursorLoader
 from saf_titan.data.shards import verify_shards
 from saf_titan.data.windows import Split, WindowOrder, split_windows
-
-STATE_VERSION = 1
 
 
 class ShardLoader(CursorLoader):
@@ -79,36 +77,16 @@ class ShardLoader(CursorLoader):
         # a copy: of a batch of one, contiguous() would be a view, and the inputs would change with it
         return tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].clone()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the cursor and the settings that give it its meaning; they are equal on all ranks."""
+    def _meaning(self) -> dict[str, Any]:
         return {
-            "version": STATE_VERSION,
-            "cursor": self._cursor,
             "corpus": self._stream.digest,
             "seq_len": self._seq_len,
             "seed": self._order.seed,
             "shuffle": self._order.shuffle,
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved cursor.
-
-        Raises:
-            ValueError: the cursor belongs to another corpus or order, so that it would point at other sequences.
-        """
-        names = {
-            "version": "the format of the loader's state",
-            "seq_len": "training.seq_len",
-            "seed": "data.seed",
-            "shuffle": "data.shuffle",
-        }
-        self._require_equal(state_dict, names)
-        if state_dict.get("corpus") != self._stream.digest:
-            raise ValueError(
-                f"data.path = {self._path} holds other training tokens, or those of another tokenizer, than the run "
-                f"was trained on when the checkpoint was saved; {REMEDY}"
-            )
-        self._cursor = int(state_dict["cursor"])
+    def _other_corpus(self) -> str:
+        return f"data.path = {self._path} holds other training tokens, or those of another tokenizer,"
 
 
 def require_covered(source: str, corpus_vocab_size: int, vocab_size: int) -> None:

@@ -8,12 +8,10 @@ import numpy as np
 import torch
 
 from saf_titan.config.own_sections import DataSection
-from saf_titan.data.cursor import REMEDY, CursorLoader
+from saf_titan.data.cursor import CursorLoader
 from saf_titan.data.loader import require_covered
 from saf_titan.data.row_folder import Rows, open_row_folder
 from saf_titan.data.windows import Split, WindowOrder
-
-STATE_VERSION = 1
 
 
 class RowFileLoader(CursorLoader):
@@ -57,33 +55,13 @@ class RowFileLoader(CursorLoader):
         inputs_BT, labels_BT = self._rows.read(self._first_row + self._order.windows(sequences_B))
         return torch.from_numpy(inputs_BT), torch.from_numpy(labels_BT)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the cursor and the settings that give it its meaning; they are equal on all ranks."""
+    def _meaning(self) -> dict[str, Any]:
         return {
-            "version": STATE_VERSION,
-            "cursor": self._cursor,
             "corpus": self._digest,
             "seq_len": self._seq_len,
             "seed": self._order.seed,
             "shuffle": self._order.shuffle,
         }
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved cursor.
-
-        Raises:
-            ValueError: the cursor belongs to other rows or another order.
-        """
-        names = {
-            "version": "the format of the loader's state",
-            "seq_len": "training.seq_len",
-            "seed": "data.seed",
-            "shuffle": "data.shuffle",
-        }
-        self._require_equal(state_dict, names)
-        if state_dict.get("corpus") != self._digest:
-            raise ValueError(
-                f"data.path = {self._path} holds other rows than the run was trained on when the checkpoint was saved; "
-                f"{REMEDY}"
-            )
-        self._cursor = int(state_dict["cursor"])
+    def _other_corpus(self) -> str:
+        return f"data.path = {self._path} holds other rows"

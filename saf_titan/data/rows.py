@@ -16,7 +16,6 @@ from saf_titan.data.cursor import CursorLoader
 from saf_titan.data.generate import generate_rows, vocabulary
 from saf_titan.data.loader import require_covered
 
-STATE_VERSION = 1
 _CALIBRATION_SEEDS = 1 << 63
 _ZOOLOGY_CALIBRATION_SEEDS = 1 << 31
 _NO_END = 1 << 62
@@ -70,26 +69,6 @@ class RowLoader(CursorLoader):
         )
         return torch.from_numpy(inputs_BT), torch.from_numpy(labels_BT)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the cursor and the settings that give it its meaning; they are equal on all ranks."""
-        return {
-            "version": STATE_VERSION,
-            "cursor": self._cursor,
-            "kind": self._data.kind,
-            "seq_len": self._seq_len,
-            "seed": self._seed,
-        }
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved cursor.
-
-        Raises ValueError if the cursor belongs to other data. Other keys of [data] are compared with the run's folder.
-        """
-        names = {
-            "version": "the format of the loader's state",
-            "kind": "data.kind",
-            "seq_len": "training.seq_len",
-            "seed": "data.seed",
-        }
-        self._require_equal(state_dict, names)
-        self._cursor = int(state_dict["cursor"])
+    def _meaning(self) -> dict[str, Any]:
+        # the run's folder is compared in the other keys of [data]
+        return {"kind": self._data.kind, "seq_len": self._seq_len, "seed": self._seed}
