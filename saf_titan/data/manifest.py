@@ -50,14 +50,8 @@ def read_manifest(folder: Path) -> Manifest:
     Raises:
         ValueError: no such file, a file of another format, an unfinished corpus, or a field that is missing or wrong.
     """
-    path = folder / FILE_NAME
-    try:
-        root = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path}: is not JSON ({error})") from None
-    table = JsonTable(path, "", root)
+    table = read_table(folder / FILE_NAME)
+    path = table.path
     table.expect("format", FORMAT)
     table.expect("version", VERSION)
     if not table.get("complete", bool):
@@ -145,6 +139,24 @@ def read_tokenizer(corpus: Path) -> TokenizerEntry | None:
     return None
 
 
+def read_table(path: Path, *, remedy: str = "") -> "JsonTable":
+    """Read a file that holds one JSON object.
+
+    remedy: what to do if there is no such file, for the error.
+
+    Raises:
+        ValueError: the file cannot be read, or holds something else.
+    """
+    try:
+        root = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        advice = f"; {remedy}" if remedy else ""
+        raise ValueError(f"{path}: cannot be read ({error.strerror}){advice}") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: is not JSON ({error})") from None
+    return JsonTable(path, "", root)
+
+
 def _read_dtype(table: "JsonTable") -> str:
     dtype = table.get("dtype", str)
     if dtype not in BYTES_PER_TOKEN:
@@ -193,6 +205,10 @@ class JsonTable:
         if isinstance(value, int) and value < 0:
             raise ValueError(f"{self._path}: {self._name(key)} is {value}, which is negative")
         return value
+
+    def has(self, key: str, kind: type) -> bool:
+        """Return whether there is such a key, with a value of this type."""
+        return type(self._value.get(key)) is kind
 
     def expect(self, key: str, wanted: str | int) -> None:
         value = self.get(key, type(wanted))

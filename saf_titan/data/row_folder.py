@@ -7,7 +7,6 @@ A folder has a manifest.json, and shards `<split>_<number>.npz` of whole rows. T
 from __future__ import annotations
 
 import hashlib
-import json
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from rust_data import _native
 from saf_titan.config.own_sections import DataSection
 from saf_titan.data.generate import IGNORE_INDEX
-from saf_titan.data.manifest import FILE_NAME, JsonTable
+from saf_titan.data.manifest import FILE_NAME, JsonTable, read_table
 from saf_titan.data.windows import Split
 
 HELD_OUT = ("test", "val", "valid", "validation")
@@ -140,13 +139,7 @@ def open_row_folder(path: Path, data: DataSection) -> RowFolder:
         ValueError: there is none, it is of another kind than `data` asks for, or a field is missing or wrong.
     """
     remedy = f"write the folder with `python -m rust_data.gen {data.kind.replace('_', '-')} ... --out {path}`"
-    try:
-        root = json.loads((path / FILE_NAME).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path / FILE_NAME}: cannot be read ({error.strerror}); {remedy}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path / FILE_NAME}: is not JSON ({error})") from None
-    table = JsonTable(path / FILE_NAME, "", root)
+    table = read_table(path / FILE_NAME, remedy=remedy)
     found = table.get("format", str)
     if found != f"rust_data.{data.kind}":
         raise ValueError(f'{path / FILE_NAME}: holds {found}, and data.kind = "{data.kind}" is wanted; {remedy}')
@@ -160,8 +153,7 @@ def open_row_folder(path: Path, data: DataSection) -> RowFolder:
         settings = {name: config.get(name, int) for name in ("classes", "distinct", "common")}
         settings["query_per_class"] = not config.get("shared_query", bool)
         vocabulary = config.get("vocab_size", int) + int(settings["classes"])
-        counts = root["config"].get("counts")
-        length = sum(counts) + 1 if isinstance(counts, list) else config.get("length", int)
+        length = sum(config.get("counts", list)) + 1 if config.has("counts", list) else config.get("length", int)
     return RowFolder(
         path=path,
         kind=data.kind,
