@@ -57,7 +57,7 @@ def relevance_sections(log: RunLog) -> Iterator[str]:
 
 
 def _set(log: RunLog, rows: Sequence[RelevanceRow]) -> Iterator[str]:
-    last = rows[-1]
+    last, moments = rows[-1], _moments(rows)
     confidence_NL = np.array([_layer_confidence(row) for row in rows])
     # of layers that are equally confident, the one with more attention
     layer = max(
@@ -67,7 +67,7 @@ def _set(log: RunLog, rows: Sequence[RelevanceRow]) -> Iterator[str]:
     yield markup.side_by_side(
         (
             markup.figure(
-                confidence_figure(log, rows, layer),
+                confidence_figure(log, rows, confidence_NL, layer),
                 "AC of the mean over the heads of a layer; thin: each layer, thick: the layer where it is highest at "
                 f"the end; dashed: ACMC of that layer. Measured on {count(last.questions, 'question')}.",
                 numbers=markup.table(
@@ -86,15 +86,15 @@ def _set(log: RunLog, rows: Sequence[RelevanceRow]) -> Iterator[str]:
                 numbers=_heads_table(rows),
             ),
             markup.figure(
-                threshold_figure(_moments(rows), layer),
+                threshold_figure(moments, layer),
                 f"Layer {layer}: share of questions whose mass is at least the threshold, from the counts of its maps.",
                 numbers=markup.table(
-                    ("threshold", *(name for name, _ in _moments(rows))),
+                    ("threshold", *(name for name, _ in moments)),
                     (
                         (f"{threshold:.1f}", *map(_share, shares))
                         for threshold, *shares in zip(
                             np.linspace(0, 1, _cells(last)[layer].shape[0] + 1)[:-1].tolist(),
-                            *(_curve(row, layer).tolist() for _, row in _moments(rows)),
+                            *(_curve(row, layer).tolist() for _, row in moments),
                             strict=True,
                         )
                     ),
@@ -107,13 +107,12 @@ def _set(log: RunLog, rows: Sequence[RelevanceRow]) -> Iterator[str]:
         "Where the questions lie: to the right, more of the attention is on relevant tokens; upwards, the right answer "
         "is more probable. Brighter is more questions; the upper right corner is good."
     )
-    yield markup.gallery((name, ((dtap_figure(row, layer), _dtap_words(row, layer)),)) for name, row in _moments(rows))
+    yield markup.gallery((name, ((dtap_figure(row, layer), _dtap_words(row, layer)),)) for name, row in moments)
 
 
-def confidence_figure(log: RunLog, rows: Sequence[RelevanceRow], layer: int) -> str:
+def confidence_figure(log: RunLog, rows: Sequence[RelevanceRow], confidence_NL: NDArray[np.float64], layer: int) -> str:
     """Draw AC against the step, a thin line for each layer, a thick one for `layer`, and its ACMC."""
     steps_N = [row.step for row in rows]
-    confidence_NL = np.array([_layer_confidence(row) for row in rows])
     both_N = [_both(row, layer) for row in rows]
     with mpl.rc_context(STYLE):
         figure, axes = _axes("share of questions")
@@ -172,7 +171,8 @@ def threshold_figure(moments: Sequence[tuple[str, RelevanceRow]], layer: int) ->
 
 def dtap_figure(row: RelevanceRow, layer: int) -> str:
     """Draw a DTAP map; the picture holds no text."""
-    share_XX = _cells(row)[layer] / max(_cells(row)[layer].sum(), 1)
+    cells_XX = _cells(row)[layer]
+    share_XX = cells_XX / max(cells_XX.sum(), 1)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(2.2, 2.2))
         axes = figure.add_axes((0, 0, 1, 1))
@@ -231,13 +231,12 @@ def _curve(row: RelevanceRow, layer: int) -> NDArray[np.float64]:
     return shares_X
 
 
-def _layer_confidence(row: RelevanceRow) -> list[float]:
-    """AC of the mean over heads of each layer; nan for a layer without heads."""
-    middle = _cells(row).shape[1] // 2
-    return [
-        float(_curve(row, layer)[middle]) if _cells(row)[layer].sum() else float("nan")
-        for layer in range(len(row.dtap))
-    ]
+def _layer_confidence(row: RelevanceRow) -> NDArray[np.float64]:
+    """AC of the mean over heads of each layer, (L,); nan for a layer without heads."""
+    cells_LXX = _cells(row)
+    confident_L = cells_LXX[:, cells_LXX.shape[1] // 2 :].sum((1, 2))
+    total_L = cells_LXX.sum((1, 2))
+    return np.divide(confident_L, total_L, out=np.full_like(total_L, np.nan), where=total_L > 0)
 
 
 def _both(row: RelevanceRow, layer: int) -> float:
