@@ -23,7 +23,7 @@ def opening_lines(run: RunConfig, world_size: int, batch_ranks: int) -> list[str
 
     batch_ranks: number of ranks that read different data.
     """
-    lines, _ = inspect_data(run, world_size)
+    lines, _ = inspect_data(run, world_size, digests=False)
     rounding = rounding_line(run, batch_ranks) if run.saf.enable else None
     return [*lines, precision_line(run), *filter(None, [rounding, keep_line(run)])]
 

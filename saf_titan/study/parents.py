@@ -100,7 +100,7 @@ def _require_same_course(checkpoint: Path, config: RunConfig, world_size: int) -
     found = [change for change in changes(before, config) if change.key in _FIXED] if before is not None else []
     if found:
         raise ValueError(f"{checkpoint} cannot be gone on from: {'; '.join(map(str, found))}; keep the old values")
-    if inspect_data(config, world_size)[1]:
+    if inspect_data(config, world_size, digests=False)[1]:
         return
     loader = training_loader(config)
     if isinstance(loader, ShardLoader.Config):
