@@ -42,8 +42,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("validator.tokens",),
-        lambda run: run.data.is_generated and run.validator.enable,
-        "on generated sequences; validator.examples tells how many to validate on",
+        lambda run: run.data.has_answers and run.validator.enable,
+        'unless data.kind = "tokens"; validator.examples tells how many sequences to validate on',
     ),
     Rule(
         ("optimizer.beta1", "optimizer.beta2", "optimizer.eps"),

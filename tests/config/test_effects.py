@@ -54,6 +54,7 @@ CASES: dict[str, tuple[str, list[str], list[str]]] = {
     "saf.heads": ('["L0H3"]', ["--saf.selector=list"], [*SAF, "--saf.selector=list", "--saf.rate=0.007"]),
     "saf.seed": ("7", SAF, [*SAF, "--saf.selector=random"]),
     "saf.content": ("uniform", [], SAF),
+    "saf.dirichlet_scale": ("4", SAF, [*SAF, "--saf.content=dirichlet", "--training.seq_len=64"]),
     "saf.max_dense_gib": ("7", SAF, [*SAF, "--saf.content=sharp", "--training.seq_len=64"]),
     "saf.max_fit_kl": ("0.5", [], SAF),
     "saf.fit_method": ("ipf", [*SAF, "--saf.content=prune"], SAF),
@@ -88,6 +89,7 @@ CASES: dict[str, tuple[str, list[str], list[str]]] = {
 REFUSED = {
     *(f"model.{name}" for name in ("num_heads", "num_kv_heads", "dim", "position", "init_std", "norm_eps", "bias")),
     *("model.gelu", "model.fuse_qkv", "data.vocab_size", "data.verify", "data.pairs", "data.power_a", "data.classes"),
+    *("data.from_files", "data.zoology", "data.no_fillers", "data.zoology_rows"),
     *("data.distinct", "data.common", "data.gamma", "data.counts", "data.deterministic", "data.query_per_class"),
     *(f"circuits.{name}" for name in ("qk_lr_ratio_end", "qk_lr_hold_steps", "qk_lr_ramp_steps")),
     *("validator.lengths", "checkpoint.keep_steps", "checkpoint.load_step", "checkpoint.initial_load_path"),
@@ -123,6 +125,12 @@ def test_a_key_is_named_where_it_has_no_effect_and_nowhere_else(key: str) -> Non
     assert noted(f"--{key}={value}", *without) - noted(*without) == {key}
     assert key not in noted(f"--{key}={value}", *beside)
     assert noted(*without).isdisjoint({key}), "a default is no key that somebody gave"
+
+
+def test_rows_of_files_are_validated_by_their_number() -> None:
+    files = ["--data.kind=mqar", "--data.from_files=true", *VALIDATOR]
+    assert noted("--validator.tokens=4096", *files) == {"validator.tokens"}
+    assert noted("--validator.examples=7", "--data.path=rows", "--data.shuffle=false", *files) == set()
 
 
 def test_every_key_of_a_run_is_sorted_into_one_kind() -> None:
