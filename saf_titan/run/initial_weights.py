@@ -41,6 +41,8 @@ def initial_checkpoint(run: RunConfig) -> Path | None:
     with _alone(folder / _FOLDER):
         if not is_complete(made):
             _convert(run, source, made)
+    # by every process, because the one that converted may not be the one whose log is shown
+    logger.info(f"Starts with {source}, converted to a checkpoint in {made}, which is not needed after the first save")
     return made
 
 
@@ -57,7 +59,7 @@ def _convert(run: RunConfig, source: Path, made: Path) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     what = import_model(run, source, unfinished)
     unfinished.rename(made)
-    logger.info(f"Converted {source} ({what}) to a checkpoint in {made}, which is not needed after the first save")
+    logger.info(f"Converted {source} ({what})")
 
 
 def is_foreign(source: Path) -> bool:

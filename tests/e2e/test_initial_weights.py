@@ -41,7 +41,7 @@ def test_it_starts_with_the_bytes_and_the_plan_of_the_folder(
     options = (*options, "--optimizer.weight_decay", "0", "--training.steps", "2")
     from_folder = ("--checkpoint.initial_load_path", str(exported))
     run = train(tmp_path / "run", *options, *from_folder, ranks=2)
-    assert run.output.count("to a checkpoint in") == 1
+    assert run.output.count("converted to a checkpoint in") == 1
     before, after = parent.folder / "checkpoint/step-8", tmp_path / "run/checkpoint/step-2"
     plans = [read_freeze(folder).plan for folder in (before, after)]
     assert plans[0] is not None
