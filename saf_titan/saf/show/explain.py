@@ -8,8 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from saf_titan.fields.errors import nearest
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.plan.plan import StaticPlan
+from saf_titan.saf.select.registry import SELECTORS
 
 
 def spearman(a_N: Tensor, b_N: Tensor) -> float:
@@ -28,10 +30,14 @@ def explain(
         plan: marks its heads as static and those it skipped with the reason.
         top: number of heads to list, from the first; 0 lists all.
 
-    Raises ValueError if the calibration has no scores of the selector.
+    Raises ValueError if there is no such selector, or if the calibration has no scores of it.
     """
-    ordering_N = calibration.scores_of(selector)[calibration.live_LH]
     table = calibration.all_scores()
+    if selector not in table and selector not in SELECTORS:
+        match = nearest(selector, {*table, *SELECTORS})
+        hint = f"did you mean {match}? The scores" if match else "the scores"
+        raise ValueError(f"{selector!r} is no selector; {hint} in these statistics are {', '.join(sorted(table))}")
+    ordering_N = calibration.scores_of(selector)[calibration.live_LH]
     live_N2 = calibration.live_LH.nonzero()
     columns = {name: score_LH[calibration.live_LH] for name, score_LH in table.items()}
     ranks = {name: (_mean_ranks(score_N) + 1).round().int() for name, score_N in columns.items()}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.fit.pattern import DensePattern
-from saf_titan.saf.plan.plan import StaticPlan
+from saf_titan.saf.plan.plan import SkippedHead, StaticPlan
 
 
 def plan_table(plan: StaticPlan) -> str:
@@ -86,11 +86,27 @@ def plan_diff(first: StaticPlan, second: StaticPlan) -> list[str]:
         ]
         if difference := a.pattern.difference(b.pattern):
             changes.append(difference)
+        errors = [a.pattern.fft_error, b.pattern.fft_error]
+        if errors[0] != errors[1]:
+            # None where the error of mixing by FFT was not certified, as in plans of earlier versions
+            changes.append(f"fft_error {' -> '.join('none' if e is None else f'{e:g}' for e in errors)}")
         if changes:
             lines.append(f"{a.name}: {', '.join(changes)}")
+    ours, theirs = ({(h.layer, h.head): h for h in plan.skipped} for plan in (first, second))
+    lines += [f"skipped only in the first: {ours[slot].name}" for slot in sorted(ours.keys() - theirs.keys())]
+    lines += [f"skipped only in the second: {theirs[slot].name}" for slot in sorted(theirs.keys() - ours.keys())]
+    for slot in sorted(ours.keys() & theirs.keys()):
+        if ours[slot] != theirs[slot]:
+            lines.append(f"{ours[slot].name}, skipped in both: {_reason(ours[slot])} -> {_reason(theirs[slot])}")
     if not lines and first.digest != second.digest:
-        lines.append("the skipped heads differ")
+        lines.append(
+            "the plans hold the same numbers in other bytes, such as -0.0 for 0.0, or skip heads in another order"
+        )
     return lines
+
+
+def _reason(head: SkippedHead) -> str:
+    return f"score {head.score:g}, {head.reason}"
 
 
 def _matrix_note(plan: StaticPlan) -> list[str]:

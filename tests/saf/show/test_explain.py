@@ -1,6 +1,7 @@
 """The readable ranking and its rank correlations."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -44,6 +45,18 @@ def test_the_plan_is_marked() -> None:
     assert lines[3].endswith("1.000") or "static" not in lines[3]
 
 
-def test_unknown_selector() -> None:
-    with pytest.raises(ValueError, match="no scores 'salience'"):
-        explain(calibration([[0.1, 0.2]]), selector="salience")
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (
+            "varience",
+            "'varience' is no selector; did you mean variance? The scores in these statistics are kl, variance",
+        ),
+        ("xyz", "'xyz' is no selector; the scores in these statistics are kl, variance"),
+        # a selector, which was not measured
+        ("output_error", "this calibration has no scores 'output_error', it has kl, variance: add"),
+    ],
+)
+def test_a_word_without_scores_is_refused(word: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        explain(calibration([[0.1, 0.2]]), selector=word)
