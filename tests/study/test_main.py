@@ -1,4 +1,5 @@
-"""A study of three arms and two seeds, stopped once, killed once, and compared with a computation by hand.
+"""A study of three arms and two seeds, stopped and killed once, shared by two processes, and compared with a
+computation by hand.
 
 Covers study/progress.py, study/results.py, study/output.py, study/cells.py, study/page.py.
 """
@@ -15,7 +16,7 @@ import statistics
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -76,16 +77,26 @@ def newest_checkpoint(folder: Path) -> int:
     return max((int(path.parent.name.split("-")[1]) for path in folder.glob("checkpoint/step-*/.metadata")), default=0)
 
 
+class Finished(NamedTuple):
+    """A study that has finished."""
+
+    out: Path
+    words: list[str]
+    """Its command line."""
+    said: list[str]
+    """What each of the processes that finished it said."""
+
+
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory, corpus_overrides: tuple[str, ...]) -> tuple[Path, list[str], str]:
-    """The folder of a finished study, its command line, and what the last process said."""
+def study(tmp_path_factory: pytest.TempPathFactory, corpus_overrides: tuple[str, ...]) -> Finished:
+    """A study of eight runs that was stopped, killed, and finished by two processes at once."""
     folder = tmp_path_factory.mktemp("study")
     (folder / "study.toml").write_text(STUDY)
     words = [str(folder / "study.toml"), "--out", str(folder / "out"), *corpus_overrides]
 
-    # a request to stop reaches the run, which saves its step
+    # a request to stop reaches the ranks of the run through torchrun, and they save their step
     ordinary = folder / "out" / "ordinary-1"
-    with start(words) as process:
+    with start([*words, "--nproc_per_node", "2"]) as process:
         wait_for("step 7/40", ordinary / "log.txt", process)
         process.send_signal(signal.SIGTERM)
         said, _ = process.communicate(timeout=120)
@@ -103,14 +114,31 @@ def study(tmp_path_factory: pytest.TempPathFactory, corpus_overrides: tuple[str,
     assert 4 < newest_checkpoint(killed) < 40
     assert not rows(killed, "finish")
 
-    with start(words) as process:
-        said, _ = process.communicate(timeout=500)
-    assert process.returncode == 0, said
-    return folder / "out", words, said
+    # two processes at once share what is left
+    with start(words) as first, start(words) as second:
+        said = [process.communicate(timeout=500)[0] for process in (first, second)]
+    for process, text in zip((first, second), said, strict=True):
+        assert process.returncode == 0, text
+    return Finished(folder / "out", words, said)
 
 
-def test_the_study_went_on_and_repeated_nothing(study: tuple[Path, list[str], str]) -> None:
-    out, _, said = study
+def test_two_processes_never_work_on_the_same_run(study: Finished) -> None:
+    both = [re.findall(r"^\[\d/8\] (.+) (?:begins|goes on)", text, re.MULTILINE) for text in study.said]
+    # each worked on some, and no run was taken twice
+    assert all(both)
+    labels = sorted([*both[0], *both[1]])
+    assert labels == sorted(
+        [
+            "mean 25 %, seed 1",
+            "same heads pruned, seed 1",
+            "parent to step 4, seed 2",
+            *(f"{arm}, seed 2" for arm in ARMS),
+        ]
+    )
+
+
+def test_the_study_went_on_and_repeated_nothing(study: Finished) -> None:
+    out, said = study.out, "".join(study.said)
     assert "mean 25 %, seed 1 goes on" in said
     assert "ordinary, seed 1" not in said
     for seed in (1, 2):
@@ -128,13 +156,13 @@ def test_the_study_went_on_and_repeated_nothing(study: tuple[Path, list[str], st
     assert first == 4 < second
 
 
-def test_the_table_by_hand(study: tuple[Path, list[str], str]) -> None:
+def test_the_table_by_hand(study: Finished) -> None:
     out, _, said = study
     finals = {
         arm: [rows(out / f"{name}-{seed}", "validation")[-1]["loss"] for seed in (1, 2)] for arm, name in ARMS.items()
     }
     table = (out / "table.txt").read_text()
-    assert table in said + "\n"
+    assert all(table in text for text in said)
     lines = {line.split("  ")[0]: line for line in table.splitlines()}
     summary = {arm["name"]: arm["summary"] for arm in json.loads((out / "results.json").read_text())["arms"]}
     for arm, losses in finals.items():
@@ -158,7 +186,7 @@ def test_the_table_by_hand(study: tuple[Path, list[str], str]) -> None:
     assert [float(row["final"]) for row in table_rows] == [loss for losses in finals.values() for loss in losses]
 
 
-def test_pruned_heads_are_those_of_the_other_arm(study: tuple[Path, list[str], str]) -> None:
+def test_pruned_heads_are_those_of_the_other_arm(study: Finished) -> None:
     out, _, _ = study
     arms = json.loads((out / "results.json").read_text())["arms"]
     mean, pruned = ([run["static_heads"] for run in arm["runs"]] for arm in arms[1:])
@@ -166,7 +194,7 @@ def test_pruned_heads_are_those_of_the_other_arm(study: tuple[Path, list[str], s
     assert [len(heads) for heads in mean] == [2, 2]
 
 
-def test_the_page_shows_all_arms(study: tuple[Path, list[str], str]) -> None:
+def test_the_page_shows_all_arms(study: Finished) -> None:
     out, _, _ = study
     page = (out / "report.html").read_text()
     assert all(arm in page for arm in ARMS)
@@ -178,7 +206,7 @@ def test_the_page_shows_all_arms(study: tuple[Path, list[str], str]) -> None:
 
 
 def test_a_finished_study_has_nothing_to_do(
-    study: tuple[Path, list[str], str], capsys: pytest.CaptureFixture[str]
+    study: Finished, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, words, _ = study
     assert main(words) == 0
@@ -196,7 +224,7 @@ def main_table(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_an_arm_whose_settings_have_changed_is_refused(
-    study: tuple[Path, list[str], str], capsys: pytest.CaptureFixture[str]
+    study: Finished, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, words, _ = study
     # the run must be looked at again: its final loss is lost
