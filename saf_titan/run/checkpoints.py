@@ -9,8 +9,8 @@ from __future__ import annotations
 # must be imported before any torchtitan module
 from saf_titan import compat  # noqa: F401  # isort: skip
 
-import contextlib
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,10 @@ from saf_titan.saf.install.integrity import CheckedReader
 
 _UNFINISHED = "-being-saved"
 
+_EXCHANGE_SECONDS = 60.0
+"""How long a rank waits for a rename of the first rank; a shared file system may show it late."""
+_POLL_SECONDS = 0.05
+
 
 def complete_checkpoints(folder: Path) -> dict[int, Path]:
     """Return step -> path of the complete checkpoints in ``folder``, ascending; empty if the folder does not exist.
@@ -39,12 +43,27 @@ def complete_checkpoints(folder: Path) -> dict[int, Path]:
 def finish_exchange(folder: Path) -> None:
     """Give a checkpoint its name where `SoundCheckpoints.save_instead` was killed between its two renames.
 
-    All ranks may call this at once, as long as no rank saves.
+    Only for the rank that holds the lock of the run's folder: without it, the checkpoint may be one that another run is
+    saving at this moment.
     """
     for step, path in _cut_short(folder):
-        # another rank may have done so in the meantime
-        with contextlib.suppress(FileNotFoundError):
-            path.rename(folder / f"step-{step}")
+        path.rename(folder / f"step-{step}")
+
+
+def await_exchange(folder: Path) -> None:
+    """Wait until the first rank has done `finish_exchange`, so that no checkpoint is renamed while this rank reads it.
+
+    Raises ValueError if that takes a minute.
+    """
+    end = time.monotonic() + _EXCHANGE_SECONDS
+    while cut_short := _cut_short(folder):
+        if time.monotonic() >= end:
+            step, path = cut_short[0]
+            raise ValueError(
+                f"{path} was not renamed to step-{step} within {_EXCHANGE_SECONDS:.0f} s, which the first rank does at "
+                f"the start: see its error, or let all ranks see the same folder"
+            )
+        time.sleep(_POLL_SECONDS)
 
 
 def unfinished_checkpoints(folder: Path) -> list[Path]:

@@ -20,7 +20,7 @@ from saf_titan.config import RunConfig, check_world_size
 from saf_titan.config.effects import effect_notes
 from saf_titan.run.backends import require_backend
 from saf_titan.run.build import trainer_config
-from saf_titan.run.checkpoints import finish_exchange
+from saf_titan.run.checkpoints import await_exchange, finish_exchange
 from saf_titan.run.divergence import Diverged
 from saf_titan.run.folder import open_folder
 from saf_titan.run.initial_weights import initial_checkpoint
@@ -49,7 +49,7 @@ def launch(run: RunConfig) -> int:
         require_backend(run, compat.device_type())
         is_first = os.environ["RANK"] == "0"
         held = lock(Path(run.dump_folder)) if is_first else None
-        finish_exchange(Path(run.dump_folder) / run.checkpoint.folder)
+        (finish_exchange if is_first else await_exchange)(Path(run.dump_folder) / run.checkpoint.folder)
         opening = open_folder(run)
         notes = [f"note: {note}" for note in effect_notes(run)]
         for line in [*opening.lines, *filter(None, [opening.nothing_to_do]), *notes] if is_first else ():

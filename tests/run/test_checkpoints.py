@@ -6,6 +6,7 @@ import os
 import queue
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from saf_titan.run import checkpoints
 from saf_titan.run.checkpoints import (
     SoundCheckpoints,
+    await_exchange,
     complete_checkpoints,
     finish_exchange,
     unfinished_checkpoints,
@@ -173,3 +176,19 @@ def test_a_kill_while_a_checkpoint_is_exchanged_loses_neither_state(
     assert (state("step-8"), state("step-8-live")) == ("new", "old")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-8", "step-8-live"]
     assert [path.name for path in (tmp_path / "step-8").glob("*.distcp")] == ["__0_0.distcp"]
+
+
+def test_other_ranks_rename_nothing_and_wait_for_the_first_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, 8)
+    (tmp_path / "step-8").rename(tmp_path / "step-8-being-saved")
+    monkeypatch.setattr(checkpoints, "_EXCHANGE_SECONDS", 0.0)
+    with pytest.raises(ValueError, match="step-8-being-saved was not renamed to step-8 within 0 s"):
+        await_exchange(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-8-being-saved"]
+    monkeypatch.undo()
+    # the first rank does it while the other one waits
+    monkeypatch.setattr(time, "sleep", lambda seconds: finish_exchange(tmp_path))
+    await_exchange(tmp_path)
+    assert complete_checkpoints(tmp_path) == {8: tmp_path / "step-8"}

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from saf_titan.config import load_config
-from saf_titan.run import launch
+from saf_titan.run import checkpoints, launch
 from saf_titan.run.launch import _write_report
-from tests.warm.python import warm_python
+from tests.warm.python import ROOT, warm_python
+
+HOLD = "import sys; from pathlib import Path; from saf_titan.run.lock import lock; "
+HOLD += "held = lock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
 
 
 def test_a_report_that_fails_is_no_failure_of_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -91,3 +94,37 @@ def test_the_trainer_is_closed_before_the_process_leaves(
     assert "note: saf.rate has no effect while saf.enable = false" in caplog.text
     assert events[:3] == ["train", "close", "leave 1"]
     assert "the data end too early" in (tmp_path / "run/error-rank0.txt").read_text()
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_checkpoint_that_another_run_is_saving_is_not_renamed(
+    rank: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second command on the folder of a run, at the moment between the two renames of the run's checkpoint."""
+    saving = tmp_path / "checkpoint" / "step-8-being-saved"
+    saving.mkdir(parents=True)
+    (saving / ".metadata").write_bytes(b"index")
+    words = [warm_python(), "-c", HOLD, str(tmp_path)]
+    left: list[int] = []
+
+    class Left(BaseException):
+        pass
+
+    def leave(status: int) -> None:
+        left.append(status)
+        raise Left
+
+    for name, value in (("RANK", rank), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(launch, "init_logger", lambda: None)
+    monkeypatch.setattr(launch, "leave", leave)
+    monkeypatch.setattr(checkpoints, "_EXCHANGE_SECONDS", 0.0)
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as run:
+        assert run.stdin is not None
+        assert run.stdout is not None
+        assert run.stdout.readline() == "held\n"
+        with pytest.raises(Left):
+            launch.launch(load_config(None, [f"--dump_folder={tmp_path}"]))
+        run.stdin.close()
+    assert left == [1]
+    assert [path.name for path in (tmp_path / "checkpoint").iterdir()] == [saving.name]
