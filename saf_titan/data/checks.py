@@ -17,9 +17,9 @@ MOST_SAMPLED = 100_000
 def inspect_data(run: RunConfig, world_size: int, *, digests: bool = True) -> tuple[list[str], list[Problem]]:
     """Look at headers, sizes and a sample of the ids of the run's data.
 
-    digests: where data.verify asks for it, compare files of rows with their digests, which reads all of them; False for
-        a caller that has no use for the problems, or that leaves this to the run. Digests of token files are compared
-        when the loader is built.
+    digests: where data.verify asks for it, compare files of rows with their digests, which reads all of them. False on
+        all ranks of a machine but one, and for a caller that does not use the problems. Digests of token files are
+        compared when the loader is built, by all ranks together.
 
     Returns lines that say what the run will read, and everything that would stop it; no lines where the data cannot be
     read at all.

@@ -98,8 +98,14 @@ def _require_start(plan: StudyPlan) -> None:
     from saf_titan.study.parents import missing_weights, parent_problems
 
     problems = [*parent_problems(plan), *missing_weights(plan)]
+    compared = set()
     for run in plan.runs:
-        problems += inspect_data(plan.config(run), plan.study.launch.world_size)[1]
+        config = plan.config(run)
+        # runs share their files, which are read once here; each run compares them again when it begins, perhaps on
+        # another machine
+        digests = config.data.verify and config.data.path not in compared
+        problems += inspect_data(config, plan.study.launch.world_size, digests=digests)[1]
+        compared |= {config.data.path} if digests else set()
     if problems:
         raise ConfigError(dict.fromkeys(problems))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,17 @@ import pytest
 import torch
 
 from rust_data.gen import main as gen
-from saf_titan.config import RunConfig, load_config
+from saf_titan.config import ConfigError, RunConfig, load_config, to_toml
 from saf_titan.config.own_sections import DataSection
+from saf_titan.data import row_folder
 from saf_titan.data.checks import inspect_data
 from saf_titan.data.generate import IGNORE_INDEX
 from saf_titan.data.row_files import RowFileLoader
 from saf_titan.data.sources import training_loader, validation_loader
+from saf_titan.study.__main__ import _require_start
+from saf_titan.study.load import load_study
+from saf_titan.study.plan import StudyPlan
+from saf_titan.train import main as train
 
 T = 24
 ROWS = {"train": 21, "test": 9}
@@ -127,6 +133,48 @@ def test_the_look_says_what_is_read(folder: Path) -> None:
         "1.9 epochs over them",
         "validation on 5 rows of the second half of split test",
     ]
+
+
+@pytest.mark.parametrize(("rank", "times"), [(None, 1), ("0", 1), ("1", 0)])
+def test_one_rank_of_a_machine_compares_the_digests(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, rank: str | None, times: int
+) -> None:
+    read = count_digests(monkeypatch)
+    monkeypatch.setattr("saf_titan.run.launch.launch", lambda run: 0)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    (folder.parent / "base.toml").write_text(to_toml(run_config(folder, "--data.verify=true")))
+    assert train([f"--config={folder.parent / 'base.toml'}"]) == 0
+    assert sorted(read) == sorted(times * [str(path) for path in folder.glob("*.npz")])
+
+
+def test_a_study_compares_the_digests_of_a_folder_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = count_digests(monkeypatch)
+    path = folder.parent / "study.toml"
+    (folder.parent / "base.toml").write_text(to_toml(run_config(folder)))
+    verified = "".join(f'[[arm]]\nname = "{name}"\ndata.verify = true\n' for name in "abc")
+    path.write_text(f'config = "{folder.parent / "base.toml"}"\n[[arm]]\nname = "unverified"\n{verified}')
+    _require_start(StudyPlan(load_study(path), folder.parent / "out"))
+    assert sorted(read) == sorted(str(path) for path in folder.glob("*.npz"))
+    # and a damaged one is reported by the arms that ask for it
+    shard = next(folder.glob("test_*.npz"))
+    shard.write_bytes(shard.read_bytes()[:-1] + b"!")
+    with pytest.raises(ConfigError, match=r"is not what the manifest says: test_000000\.npz"):
+        _require_start(StudyPlan(load_study(path), folder.parent / "out"))
+
+
+def count_digests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list that every later call of `sha256` adds its file to."""
+    read: list[str] = []
+    sha256 = row_folder._native.sha256
+
+    def counted(path: Path) -> str:
+        read.append(str(path))
+        return str(sha256(path))
+
+    monkeypatch.setattr(row_folder, "_native", SimpleNamespace(sha256=counted))
+    return read
 
 
 @pytest.mark.parametrize(
