@@ -32,6 +32,7 @@ from saf_titan.study.folder import folder_problems
 from saf_titan.study.load import arm_source, folder_name
 from saf_titan.study.references import reference_problems
 from saf_titan.study.runs import Found, Known, StudyRun
+from saf_titan.study.saving import saving_problem
 from saf_titan.study.schema import Arm, Study
 
 Settings = dict[str, Any]
@@ -106,7 +107,7 @@ class StudyPlan:
             "checkpoint": {"initial_load_path": str(self._checkpoint_of(run.folder, last_step))},
             "report": {"enable": False},
         }
-        _set_seeds(own, self.study, run.seed)
+        self.study.set_seeds(own, run.seed)
         # patterns, not the way to them: what [saf] says of the freeze is past
         settings = {name: section for name, section in self._settings(run).items() if name != "saf"}
         return self._load(settings, self._place(run), own)
@@ -216,12 +217,13 @@ class StudyPlan:
         """What the study itself sets, whatever the file says."""
         own: Settings = {
             "dump_folder": str(run.folder),
-            "checkpoint": {},
+            # anything else is one fault of the study, and not one of each run
+            "checkpoint": {"enable": True},
             "training": {},
             "lr_scheduler": {},
             "saf": {},
         }
-        _set_seeds(own, self.study, run.seed)
+        self.study.set_seeds(own, run.seed)
         if run.checkpoint is not None:
             path = self.weights_checkpoint(run) if run.takes_weights_alone else None
             own["checkpoint"]["initial_load_path"] = str(path or run.checkpoint)
@@ -301,7 +303,12 @@ class StudyPlan:
             last = sys.maxsize
         if not self.study.parent.run:
             yield from self._late_branches(last)
+        base = ({"checkpoint": {"enable": self._base.checkpoint.enable}}, self.study.config)
         for run in self.runs:
+            own = (self._settings(run), self._place(run))
+            levels = [(self._given.values, COMMAND_LINE), own, (self.study.set, f"{self._source}: [set]"), base]
+            if unsaved := saving_problem(levels):
+                yield unsaved
             if not self.study.parent.run and max(run.first_step, run.last_step) > last:
                 # what is wrong with it follows from the late branch
                 continue
@@ -323,9 +330,6 @@ class StudyPlan:
 
     def _problems(self, run: StudyRun, config: RunConfig) -> Iterator[Problem]:
         place = self._place(run)
-        if not config.checkpoint.enable:
-            message = "must be true: arms go on from checkpoints of their parent"
-            yield Problem(place, "checkpoint.enable", "false", message)
         if run.arm is None:
             return
         if run.first_step > config.training.steps:
@@ -341,9 +345,3 @@ class StudyPlan:
         source = run.references.get("heads_of")
         freezes = source is None or self.config(source).saf.enable
         yield from reference_problems(run, place, self._settings(run).get("saf", {}), source_freezes=freezes)
-
-
-def _set_seeds(own: Settings, study: Study, seed: int) -> None:
-    for key in study.seed_keys:
-        section, _, name = key.rpartition(".")
-        own.setdefault(section, {})[name] = seed

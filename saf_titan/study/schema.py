@@ -163,5 +163,11 @@ class Study:
         """
         return arm.weights or self.parent.weights
 
+    def set_seeds(self, settings: dict[str, Any], seed: int) -> None:
+        """Set all `seed_keys` in sections of a run's configuration."""
+        for key in self.seed_keys:
+            section, _, name = key.rpartition(".")
+            settings.setdefault(section, {})[name] = seed
+
     def arm_of(self, name: str) -> Arm:
         return next(arm for arm in self.arm if arm.name == name)

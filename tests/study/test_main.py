@@ -205,9 +205,7 @@ def test_the_page_shows_all_arms(study: Finished) -> None:
         assert f">{heading}</h" in page
 
 
-def test_a_finished_study_has_nothing_to_do(
-    study: Finished, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_study_has_nothing_to_do(study: Finished, capsys: pytest.CaptureFixture[str]) -> None:
     out, words, _ = study
     assert main(words) == 0
     assert capsys.readouterr().out.startswith("arm ")
@@ -223,9 +221,7 @@ def main_table(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out + "\n"
 
 
-def test_an_arm_whose_settings_have_changed_is_refused(
-    study: Finished, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_arm_whose_settings_have_changed_is_refused(study: Finished, capsys: pytest.CaptureFixture[str]) -> None:
     out, words, _ = study
     # the run must be looked at again: its final loss is lost
     metrics = out / "mean_25__-2" / "metrics.jsonl"

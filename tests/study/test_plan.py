@@ -1,4 +1,4 @@
-"""From a study to its runs and their configurations. Covers study/runs.py, study/references.py."""
+"""From a study to its runs and their configurations. Covers study/runs.py, study/references.py, study/saving.py."""
 
 from __future__ import annotations
 
@@ -242,3 +242,33 @@ def test_what_has_no_effect_beside_weights_is_refused(tmp_path: Path, text: str,
 def load_study_text(folder: Path, text: str) -> None:
     (folder / "study.toml").write_text(text)
     load_study(folder / "study.toml")
+
+
+OFF = "checkpoint.enable = false"
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "place"),
+    [
+        (f"{TEXT}[set]\n{OFF}\n", [], "{study}: [set]"),
+        (f"{TEXT}[parent]\n{OFF}\n", [], "{study}: [parent]"),
+        (f"{TEXT}{OFF}\n", [], '{study}: arm "longer"'),
+        (TEXT, ["--checkpoint.enable", "false"], "command line"),
+        (TEXT.replace(str(TINY), "{base}"), [], "{base}"),
+    ],
+    ids=["all runs", "parent", "an arm", "command line", "base"],
+)
+def test_a_study_without_checkpoints_is_refused_once(tmp_path: Path, text: str, words: list[str], place: str) -> None:
+    names = {"{study}": str(tmp_path / "study.toml"), "{base}": str(tmp_path / "base.toml")}
+    for name, path in names.items():
+        text, place = text.replace(name, path), place.replace(name, path)
+    (tmp_path / "base.toml").write_text(TINY.read_text().replace("interval = 2", "enable = false"))
+    with pytest.raises(ConfigError) as error:
+        plan_of(tmp_path, text, *words)
+    (line,) = str(error.value).splitlines()
+    assert line.startswith(f"{place}: [checkpoint] enable = false: must be true")
+
+
+def test_the_command_line_may_turn_checkpoints_on_again(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, f"{TEXT}[set]\n{OFF}\n", "--checkpoint.enable", "true")
+    assert all(plan.config(run).checkpoint.enable for run in plan.runs)
