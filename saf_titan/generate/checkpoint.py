@@ -22,7 +22,7 @@ from saf_titan.run.checkpoints import complete_checkpoints
 from saf_titan.run.folder import CONFIG_FILE
 from saf_titan.run.offline import load_model
 from saf_titan.run.precision import compute_precision
-from saf_titan.run.resume import model_identity, read_freeze, require_same_model
+from saf_titan.run.resume import model_settings, read_freeze, require_same_settings
 from saf_titan.saf.install.install import install
 from saf_titan.saf.plan.plan import StaticPlan
 
@@ -69,7 +69,7 @@ def find_source(path: Path, config: Path | None = None) -> Source:
     # both forms have the same weights in a checkpoint, and only separate projections can have static heads
     run = dataclasses.replace(run, model=dataclasses.replace(run.model, fuse_qkv=False))
     if saved.model is not None:
-        require_same_model(saved.model, model_identity(run), source=str(checkpoint))
+        require_same_settings(saved.model, model_settings(run), source=str(checkpoint))
     return Source(run, checkpoint, saved.plan)
 
 

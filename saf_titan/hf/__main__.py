@@ -152,7 +152,7 @@ def export(args: argparse.Namespace) -> int:
     run = load_config(args.config or args.checkpoint.resolve().parent.parent / "config.toml", [])
     saved = resume.read_freeze(args.checkpoint)
     if saved.model is not None:
-        resume.require_same_model(saved.model, resume.model_identity(run), source=str(args.checkpoint))
+        resume.require_same_settings(saved.model, resume.model_settings(run), source=str(args.checkpoint))
     print(f"wrote {args.out}: {export_checkpoint(run, args.checkpoint, args.out, tokenizer=args.tokenizer)}")
     return 0
 

@@ -139,7 +139,7 @@ class MixedAttention(Module):
             static_heads=self.static_heads_S,
             pattern=self.pattern(),
             scale=scale,
-            # a back end can be chosen only for layers with live and static heads; other layers have one implementation
+            # a backend can be chosen only for layers with live and static heads; other layers have one implementation
             backend=self.backend if self.static_heads and self.live_heads_U.numel() else "auto",
         )
 

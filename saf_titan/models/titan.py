@@ -1,6 +1,6 @@
 """torchtitan's dense decoders (Llama 3, Qwen 3), either with attention that can have static heads or unchanged.
 
-In both forms attention is causal over the whole window: torchtitan's flex and varlen back ends need document positions,
+In both forms attention is causal over the whole window: torchtitan's flex and varlen backends need document positions,
 which windows of a token stream do not have, and flex has no backward on the CPU. In both forms the weights in a
 checkpoint have torchtitan's names and shapes.
 """
@@ -33,7 +33,7 @@ def titan_spec(family: str, flavor: str, shape: ModelShape, *, fuse_qkv: bool, a
         shape: the shape of the flavor; the vocabulary size may differ, and of the layers the first ones may be kept.
         fuse_qkv: leave the model unchanged, with one matrix for queries, keys and values. Otherwise each has its own
             matrix, attention is ours, and initial weights do not depend on the sharding.
-        attention_backend: the back end of layers with live and static heads.
+        attention_backend: the backend of layers with live and static heads.
     """
     spec = importlib.import_module(f"torchtitan.models.{family}").model_registry(flavor, attn_backend="flex")
     del spec.model.layers[shape.num_layers :]

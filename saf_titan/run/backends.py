@@ -13,7 +13,7 @@ from saf_titan.ops.mixed_attention.op import BACKENDS, device_obstacle
 def require_backend(run: RunConfig, device_type: str) -> None:
     """Raise ConfigError if `model.attention_backend` cannot run on the device; the message lists those that can.
 
-    A run calls this before it builds anything, because the back end is first used after the freeze, days later perhaps.
+    A run calls this before it builds anything, because the backend is first used after the freeze, days later perhaps.
     """
     chosen = run.model.attention_backend
     obstacle = None if run.model.fuse_qkv else _obstacle(run, chosen, device_type)

@@ -29,7 +29,7 @@ _GIB = 1024**3
 def describe(run: RunConfig, world_size: int = 1, *, data_lines: Sequence[str] = ()) -> str:
     """Return a run as text: model, groups, tokens, schedule, freeze and memory on ``world_size`` ranks.
 
-    Raises ConfigError if the run cannot have ``world_size`` ranks or its attention back end cannot run here.
+    Raises ConfigError if the run cannot have ``world_size`` ranks or its attention backend cannot run here.
 
     data_lines: lines about the data, see :func:`saf_titan.data.checks.inspect_data`.
     """

@@ -24,7 +24,7 @@ from saf_titan.models import model_spec
 from saf_titan.run.calibration_data import CalibrationData, TokenBatch, calibration_loader, read_calibration_data
 from saf_titan.run.measurement import Measurement, sequence_losses
 from saf_titan.run.precision import compute_precision, uses_autocast
-from saf_titan.run.resume import SavedFreeze, model_identity, read_freeze, require_same_model
+from saf_titan.run.resume import SavedFreeze, model_settings, read_freeze, require_same_settings
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.calibrate.capture import Progress
 from saf_titan.saf.install.checkpoint import load_weights
@@ -73,7 +73,7 @@ def open_checkpoint(run: RunConfig, checkpoint: Path, selectors: Collection[str]
     loader = calibration_loader(training_loader(run), run)
     saved = read_freeze(checkpoint)
     if saved.model is not None:
-        require_same_model(saved.model, model_identity(run), source=str(checkpoint))
+        require_same_settings(saved.model, model_settings(run), source=str(checkpoint))
     if saved.plan is not None and len(saved.plan.heads) == run.shape.total_heads:
         raise ValueError(f"every head of {checkpoint} is static already: there is nothing left to calibrate")
     watchers = [name for name in selectors if SELECTORS[name].watches_gradients]
@@ -89,7 +89,7 @@ def open_checkpoint(run: RunConfig, checkpoint: Path, selectors: Collection[str]
     def losses(batch: TokenBatch) -> Tensor:
         return sequence_losses(forward(batch), batch[1].to(device))
 
-    identity = json.loads(model_identity(run))
+    identity = json.loads(model_settings(run))
     measurement = Measurement(model, run.saf, forward=forward, sequence_losses=losses, group=None, identity=identity)
     install(measurement.attentions, saved.plan)
     return OpenCheckpoint(model, device, measurement, read_calibration_data(loader, run), saved)

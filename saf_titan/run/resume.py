@@ -31,7 +31,7 @@ CLOCK_KEY = "saf_clock"
 """Key of the time that a run has taken; absent in stock torchtitan."""
 
 MODEL_KEY = "saf_model"
-"""Key of the result of ``model_identity()``; absent in stock torchtitan."""
+"""Key of the result of ``model_settings()``; absent in stock torchtitan."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,15 @@ class SavedFreeze:
     clock: str | None = None
     """``SpentTime`` as JSON."""
     model: str | None = None
-    """``model_identity()`` of the run that wrote the checkpoint."""
+    """``model_settings()`` of the run that wrote the checkpoint."""
 
 
-def model_identity(run: RunConfig) -> str:
-    """Return, as JSON, the sizes and constants of the model, which include those that the weights do not show."""
+def model_settings(run: RunConfig) -> str:
+    """Return, as JSON, the keys of [model] that the weights and their meaning depend on.
+
+    `hf.identity.model_identity` tells models apart by their weights as well; a run needs the keys alone, because its
+    checkpoint holds its own weights.
+    """
     model, shape = run.model, run.shape
     return json.dumps(
         {
@@ -71,7 +75,7 @@ def model_identity(run: RunConfig) -> str:
 def require_compatible(saved: SavedFreeze, run: RunConfig, checkpoint: Path) -> None:
     """Raise ValueError if ``run`` cannot start from ``checkpoint``, which holds ``saved``; the message says why."""
     if saved.model is not None:
-        require_same_model(saved.model, model_identity(run), source=str(checkpoint))
+        require_same_settings(saved.model, model_settings(run), source=str(checkpoint))
     if saved.plan is not None:
         _require_fitting_plan(saved.plan, run, checkpoint)
     if run.model.family == "gpt" and run.model.position == "learned":
@@ -85,8 +89,8 @@ def is_own(checkpoint: Path, run: RunConfig) -> bool:
     return checkpoint.parent == Path(run.dump_folder) / run.checkpoint.folder
 
 
-def require_same_model(saved: str, built: str, *, source: str) -> None:
-    """Raise ValueError if two results of `model_identity` differ in a key that both have; the message lists these."""
+def require_same_settings(saved: str, built: str, *, source: str) -> None:
+    """Raise ValueError if two results of `model_settings` differ in a key that both have; the message lists these."""
     then, now = json.loads(saved), json.loads(built)
     changes = [f"model.{key} was {then[key]} and is {now[key]}" for key in now if key in then and then[key] != now[key]]
     if changes:

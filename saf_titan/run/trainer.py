@@ -33,7 +33,7 @@ from saf_titan.run.resume import (
     SavedFreeze,
     find_checkpoint,
     is_own,
-    model_identity,
+    model_settings,
     read_freeze,
     require_compatible,
 )
@@ -62,7 +62,7 @@ class SAFTrainer(SoundTrainer):
         self._saved = read_freeze(checkpoint) if checkpoint is not None else SavedFreeze()
         # from a checkpoint of another run only weights and static heads are taken, not the time that run took
         self._goes_on = checkpoint is not None and is_own(checkpoint, config.run)
-        self._model_identity = model_identity(config.run)
+        self._model_settings = model_settings(config.run)
         if checkpoint is not None:
             require_compatible(self._saved, config.run, checkpoint)
         super().__init__(config)
@@ -80,7 +80,7 @@ class SAFTrainer(SoundTrainer):
             forward=self._forward,
             sequence_losses=self._sequence_losses,
             group=self._batch_group(),
-            identity=json.loads(self._model_identity),
+            identity=json.loads(self._model_settings),
         )
         self.metrics_processor.num_heads = self.freezer.num_heads
         self.metrics_processor.tokens_per_step = (
@@ -184,7 +184,7 @@ class SAFTrainer(SoundTrainer):
         if clock is not None:
             state[CLOCK_KEY] = clock
         if self._started or self._saved.model is not None:
-            state[MODEL_KEY] = self._model_identity
+            state[MODEL_KEY] = self._model_settings
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

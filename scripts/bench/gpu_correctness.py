@@ -5,7 +5,7 @@
 The error of the output may be twice (gradients: three times) that of plain torch in the same dtype: torch's attention
 for live heads, and products with attention matrices for static heads. The exit status is 1 if a kernel has a larger
 error, cannot run, or gives different bits in two runs; the other cases are checked all the same. `--device cpu` tests
-the script itself, with the back ends of the CPU.
+the script itself, with the backends of the CPU.
 """
 
 from __future__ import annotations

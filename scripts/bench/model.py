@@ -111,7 +111,7 @@ class Attention(nn.Module):
         self.wq, self.wk, self.wv, self.wo = (nn.Linear(size.width, size.width, bias=False) for _ in range(4))
         self.rotation = Rotation(self.head_dim, T)
         live = [h for h in range(size.heads) if h not in static]
-        # a back end is for layers with live and static heads; others have only one way
+        # a backend is for layers with live and static heads; others have only one way
         self.backend = backend if live and static else "auto"
         rows = torch.arange(size.width).view(size.heads, -1)[live].flatten()
         self.register_buffer("live_rows", rows)

@@ -26,7 +26,7 @@ class Benchmark:
     tests: tuple[str, ...]
     """Test files that must pass first, on a CPU."""
     backends: tuple[str, ...]
-    """Back ends that must be correct first, on a GPU, according to `gpu_correctness.py`."""
+    """Backends that must be correct first, on a GPU, according to `gpu_correctness.py`."""
     shapes: Mapping[str, tuple[Shape, ...]]
     """The shapes of each suite: "cpu", "cpu-quick", "gpu"."""
     build: Callable[[Shape, torch.device], dict[str, Run]]

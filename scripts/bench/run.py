@@ -156,7 +156,7 @@ def main() -> int:
             try:
                 record = measure(benchmark, shape, arguments.device, arguments.rounds, arguments.clock)
             except RuntimeError as error:
-                # out of memory, or an attention back end that the card does not have
+                # out of memory, or an attention backend that the card does not have
                 print(f"left out: {benchmark.name} {shape}: {error}", file=sys.stderr)
                 status = 1
                 continue

@@ -1,4 +1,4 @@
-"""Selectors, contents, trained patterns and back ends where two query heads share a key head."""
+"""Selectors, contents, trained patterns and backends where two query heads share a key head."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from rust_data import Tokenizer
 from saf_titan.config import load_config
 from saf_titan.models import model_spec
-from saf_titan.run.resume import MODEL_KEY, PLAN_KEY, model_identity
+from saf_titan.run.resume import MODEL_KEY, PLAN_KEY, model_settings
 from saf_titan.saf.install.checkpoint import write_checkpoint
 from saf_titan.saf.plan.plan import StaticPlan
 from tests.data.corpus import TOKENIZER_SHA256, write_corpus
@@ -69,7 +69,7 @@ def write_step(run_folder: Path, step: int, plan: StaticPlan | None) -> Path:
     torch.manual_seed(step)
     model = model_spec(run.model, run.shape, max_seq_len=T).model.build()
     model.init_weights()
-    state = {MODEL_KEY: model_identity(run)} | ({PLAN_KEY: plan.to_bytes()} if plan is not None else {})
+    state = {MODEL_KEY: model_settings(run)} | ({PLAN_KEY: plan.to_bytes()} if plan is not None else {})
     folder = run_folder / "checkpoint" / f"step-{step}"
     write_checkpoint({**model.state_dict(), "train_state": state}, folder)
     return folder

@@ -1,4 +1,4 @@
-"""Values, queries, keys and gradients in every stride layout give the numbers of contiguous ones on all back ends."""
+"""Values, queries, keys and gradients in every stride layout give the numbers of contiguous ones on all backends."""
 
 from __future__ import annotations
 

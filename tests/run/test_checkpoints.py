@@ -178,9 +178,7 @@ def test_a_kill_while_a_checkpoint_is_exchanged_loses_neither_state(
     assert [path.name for path in (tmp_path / "step-8").glob("*.distcp")] == ["__0_0.distcp"]
 
 
-def test_other_ranks_rename_nothing_and_wait_for_the_first_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_ranks_rename_nothing_and_wait_for_the_first_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, 8)
     (tmp_path / "step-8").rename(tmp_path / "step-8-being-saved")
     monkeypatch.setattr(checkpoints, "_EXCHANGE_SECONDS", 0.0)

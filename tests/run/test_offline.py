@@ -13,7 +13,7 @@ import torch
 
 from saf_titan.config import RunConfig, load_config
 from saf_titan.models import model_spec
-from saf_titan.run.resume import MODEL_KEY, PLAN_KEY, model_identity
+from saf_titan.run.resume import MODEL_KEY, PLAN_KEY, model_settings
 from saf_titan.saf.__main__ import main
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.install.checkpoint import write_checkpoint
@@ -49,7 +49,7 @@ def write(run_folder: Path, name: str, plan: StaticPlan | None) -> Path:
     torch.manual_seed(0)
     model = model_spec(run.model, run.shape, max_seq_len=T).model.build()
     model.init_weights()
-    state = {MODEL_KEY: model_identity(run)} | ({PLAN_KEY: plan.to_bytes()} if plan is not None else {})
+    state = {MODEL_KEY: model_settings(run)} | ({PLAN_KEY: plan.to_bytes()} if plan is not None else {})
     folder = run_folder / "checkpoint" / name
     write_checkpoint({**model.state_dict(), "train_state": state}, folder)
     return folder

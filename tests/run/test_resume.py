@@ -10,7 +10,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from saf_titan.config import RunConfig, load_config
-from saf_titan.run.resume import SavedFreeze, find_checkpoint, model_identity, require_compatible
+from saf_titan.run.resume import SavedFreeze, find_checkpoint, model_settings, require_compatible
 from tests.saf.plan.test_plan import EXAMPLE, T
 
 WEIGHTS = ("--checkpoint.initial_load_path=x", "--checkpoint.initial_load_model_only=true")
@@ -81,7 +81,7 @@ def test_moments_of_other_projections(tmp_path: Path, matrix: str, fuse_qkv: str
 
 
 def test_another_model(tmp_path: Path) -> None:
-    saved = SavedFreeze(model=model_identity(run_config(tmp_path, "--model.num_kv_heads=4")))
+    saved = SavedFreeze(model=model_settings(run_config(tmp_path, "--model.num_kv_heads=4")))
     with pytest.raises(ValueError, match=r"num_kv_heads was 4 and is 12"):
         require_compatible(saved, run_config(tmp_path, *WEIGHTS), tmp_path / "parent")
 

@@ -92,16 +92,22 @@ def plan_diff(first: StaticPlan, second: StaticPlan) -> list[str]:
             changes.append(f"fft_error {' -> '.join('none' if e is None else f'{e:g}' for e in errors)}")
         if changes:
             lines.append(f"{a.name}: {', '.join(changes)}")
-    ours, theirs = ({(h.layer, h.head): h for h in plan.skipped} for plan in (first, second))
-    lines += [f"skipped only in the first: {ours[slot].name}" for slot in sorted(ours.keys() - theirs.keys())]
-    lines += [f"skipped only in the second: {theirs[slot].name}" for slot in sorted(theirs.keys() - ours.keys())]
-    for slot in sorted(ours.keys() & theirs.keys()):
-        if ours[slot] != theirs[slot]:
-            lines.append(f"{ours[slot].name}, skipped in both: {_reason(ours[slot])} -> {_reason(theirs[slot])}")
+    lines += _skipped_changes(first, second)
     if not lines and first.digest != second.digest:
         lines.append(
             "the plans hold the same numbers in other bytes, such as -0.0 for 0.0, or skip heads in another order"
         )
+    return lines
+
+
+def _skipped_changes(first: StaticPlan, second: StaticPlan) -> list[str]:
+    """Return the differences of the skipped heads of two plans, one line each."""
+    ours, theirs = ({(h.layer, h.head): h for h in plan.skipped} for plan in (first, second))
+    lines = [f"skipped only in the first: {ours[slot].name}" for slot in sorted(ours.keys() - theirs.keys())]
+    lines += [f"skipped only in the second: {theirs[slot].name}" for slot in sorted(theirs.keys() - ours.keys())]
+    for slot in sorted(ours.keys() & theirs.keys()):
+        if ours[slot] != theirs[slot]:
+            lines.append(f"{ours[slot].name}, skipped in both: {_reason(ours[slot])} -> {_reason(theirs[slot])}")
     return lines
 
 
