@@ -1,1 +1,1 @@
-"""Studies: many runs that differ in one thing each, trained from common checkpoints and compared over seeds."""
+"""Studies: runs that differ in one thing each are trained from common checkpoints and compared over seeds."""

@@ -1,13 +1,13 @@
-"""A study: many runs that differ in one thing each, trained from common checkpoints and compared over seeds.
+"""Train the runs of a study, which differ in one thing each, from common checkpoints, and compare them over seeds.
 
     python -m saf_titan.study STUDY.toml --dry-run        # runs, tokens, time, disk
     python -m saf_titan.study STUDY.toml                  # train what is missing, then table, csv, json and page
-    python -m saf_titan.study STUDY.toml --table          # the same of what is there, without training
+    python -m saf_titan.study STUDY.toml --table          # table, csv, json and page of the finished runs; no training
     python -m saf_titan.study advise RUN|CHECKPOINT       # does freezing pay for this model, on this machine?
 
-STUDY is a file or the name of a study that comes with the package. Start the same command again to go on after a stop;
-start it on several machines that share the folder to share the runs. Any --section.key VALUE of a run's configuration
-holds for all runs.
+STUDY is a file or the name of a study that comes with the package. Start the same command again to go on after a stop.
+Start it in several processes, or on several machines that share the folder, and they share the runs. An option
+--section.key VALUE sets a key of a run's configuration in all runs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _plan(args: argparse.Namespace, rest: list[str]) -> StudyPlan:
 
 
 def _work(plan: StudyPlan, words: list[str], *, only_table: bool) -> int:
-    # torch takes long to import, and mistakes of the study file come first
+    # imported late, because torch takes long to import and mistakes of the study file are reported before
     from saf_titan.study.folder import claim
     from saf_titan.study.launch import Failed, Launcher, Stopped
     from saf_titan.study.output import write_results
@@ -93,7 +93,7 @@ def _work(plan: StudyPlan, words: list[str], *, only_table: bool) -> int:
 
 
 def _require_start(plan: StudyPlan) -> None:
-    """Raise ConfigError, before anything is trained, if data or checkpoints are not there or are not what arms need."""
+    """Raise ConfigError, before anything is trained, if data or checkpoints are missing or of no use to the arms."""
     from saf_titan.data.checks import inspect_data
     from saf_titan.study.parents import missing_weights, parent_problems
 
@@ -120,19 +120,29 @@ def _parser() -> Parser:
         description=__doc__,
         epilog=f"studies that come with the package: {', '.join(packaged_names(STUDIES))}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        # --section.key must not be taken for the beginning of an option of the study
+        # with abbreviations, --section.key could be taken for the beginning of an option of the study
         allow_abbrev=False,
     )
     parser.add_argument("study", metavar="STUDY", help="TOML file, or the name of a study of the package")
     parser.add_argument("--out", type=Path, help="folder of all runs and results (default: outputs/STUDY)")
-    parser.add_argument("--dry-run", action="store_true", help="say what the study would be, and stop")
-    parser.add_argument("--table", action="store_true", help="write the results of what is there, and train nothing")
-    parser.add_argument("--arms", nargs="+", default=(), metavar="ARM", help="these arms, and what they refer to")
-    parser.add_argument("--seeds", nargs="+", type=int, default=(), metavar="SEED", help="these seeds")
+    parser.add_argument("--dry-run", action="store_true", help="print runs, tokens, time and disk space, and stop")
+    parser.add_argument(
+        "--table", action="store_true", help="write the results of the finished runs, and train nothing"
+    )
+    parser.add_argument(
+        "--arms",
+        nargs="+",
+        default=(),
+        metavar="ARM",
+        help="only these arms, the arms that they refer to, and the baseline",
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=(), metavar="SEED", help="only these seeds")
     parser.add_argument(
         "--nproc_per_node", type=value_of(Annotated[int, POSITIVE]), metavar="N", help="ranks of a run on a node"
     )
-    parser.add_argument("--device", choices=("auto", "cpu"), help="cpu: not on the accelerator")
+    parser.add_argument(
+        "--device", choices=("auto", "cpu"), help="cpu: train on the CPU of a machine that has an accelerator"
+    )
     return parser
 
 

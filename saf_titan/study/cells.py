@@ -1,4 +1,4 @@
-"""A figure of a study as text, in one form for the table and the page."""
+"""Writes the numbers of a study as text, in the same form for the table and for the page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FORMS: dict[str, Callable[[float], str]] = {
     "memory": lambda x: f"{x:.2f}",
     "heads": lambda x: f"{x:.0f}",
 }
-"""How a number of each column is written."""
+"""Column -> a function that writes one of its numbers."""
 
 _TITLES = {
     "perplexity": "perplexity %",
@@ -40,12 +40,15 @@ _TITLES |= {"after": "steps/s after", "speedup": "speed", "calibrate": "calibrat
 
 
 def title(column: str) -> str:
-    """The heading of a column."""
+    """Return the heading of a column."""
     return _TITLES.get(column, column)
 
 
 def cell(column: str, values: Spread) -> str:
-    """A mean with its deviation, and the interval where a change is shown; "-" where nothing was measured."""
+    """Return the cell of a column: the mean over seeds, and the standard deviation if there are several values.
+
+    Changes also get the 95 % interval of the mean. A cell without values is "-".
+    """
     if not values.values:
         return "-"
     form = _FORMS[column]
@@ -59,6 +62,6 @@ def cell(column: str, values: Spread) -> str:
 
 
 def answer_row(result: ArmResult, kinds: list[tuple[int, int]]) -> list[str]:
-    """The cells of an arm in the table of right answers: its name, and one for each kind of sequences."""
+    """Return the cells of an arm in the table of right answers: its name, and one cell for each kind of sequences."""
     answers = [run.answers for run in result.runs]
     return [result.arm.name, *(cell("accuracy", accuracy_of(answers, kind)) for kind in kinds)]

@@ -1,4 +1,4 @@
-"""Checkpoints that a study finds by name alone. Imports no torch."""
+"""Finds checkpoints by the names of their folders, without opening them. Imports no torch."""
 
 from __future__ import annotations
 

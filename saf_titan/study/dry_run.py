@@ -1,4 +1,4 @@
-"""What a study would be: its runs, tokens, time and disk, as the text of ``--dry-run``."""
+"""Describes a study before it is trained, for ``--dry-run``: runs, tokens, time and disk space."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ UNKNOWN = "unknown"
 
 
 def describe(plan: StudyPlan) -> str:
-    """Return the study as text; nothing is written, and data and weights that are not there yet are said to be missing.
+    """Return the description of a study. It names data and weights that are still missing. No file is written.
 
     Raises:
-        ConfigError: a checkpoint that arms start from is not of their model, or otherwise of no use to them.
+        ConfigError: an arm cannot start from the checkpoint that it is given, for example one of another model.
     """
     if problems := parent_problems(plan):
         raise ConfigError(problems)
@@ -70,7 +70,7 @@ def describe(plan: StudyPlan) -> str:
         )
     spare = 2 * max(checkpoint_bytes(config) for config in configs.values())
     time_text = f"{duration(total_seconds)} at the measured step times" + (
-        ", and what is unknown" if is_unknown else ""
+        ", and that of the runs whose time is unknown" if is_unknown else ""
     )
     if not total_seconds:
         time_text = f"{UNKNOWN}: no run of this study has been timed on this machine yet" if is_unknown else "none"
@@ -95,7 +95,7 @@ def describe(plan: StudyPlan) -> str:
 
 
 def what(run: StudyRun, config: RunConfig) -> str:
-    """An arm in a few words: which heads become static, when, and how the run ends."""
+    """Return in a few words which heads of a run become static, when, and what decides its length."""
     if not config.saf.enable:
         text = "all heads live"
     else:
@@ -112,7 +112,7 @@ def what(run: StudyRun, config: RunConfig) -> str:
 
 
 def checkpoint_bytes(config: RunConfig) -> int:
-    """Size of a checkpoint: weights and moments."""
+    """Return the size of a checkpoint, which holds weights and moments, in bytes."""
     with torch.device("meta"):
         model = model_spec(config.model, config.shape, max_seq_len=config.training.seq_len).model.build()
     moments = 2 if config.optimizer.name == "AdamW" else 1
@@ -121,7 +121,7 @@ def checkpoint_bytes(config: RunConfig) -> int:
 
 
 def duration(seconds: float) -> str:
-    """A time to plan with: "40 s", "12 min", "3.5 h", "2.1 days"."""
+    """Return a time as text with about three digits: "40 s", "12 min", "3.5 h", "2.1 days"."""
     for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.3g} {unit}"
@@ -129,8 +129,10 @@ def duration(seconds: float) -> str:
 
 
 def _seconds(plan: StudyPlan, run: StudyRun, config: RunConfig, steps: int) -> float | None:
-    """Estimated time of a run: that of the run it is matched with, or its steps times a step of the nearest run that
-    was timed: of the same arm, else of any. None if nothing was timed.
+    """Return the estimated seconds of a run; None if no step of the study has been timed yet.
+
+    A run with `seconds_of` takes as long as the run that it refers to. Any other run takes `steps` times the median
+    time of a step: of the same arm if one of its runs was timed, else of all arms.
     """
     if "seconds_of" in run.references:
         reference = run.references["seconds_of"]

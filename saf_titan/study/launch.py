@@ -1,4 +1,4 @@
-"""One run of a study as a process: the trainer that everybody uses, told to stop when the study is."""
+"""Starts each run of a study as a process of its own, `python -m saf_titan.train`, and stops it with the study."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from saf_titan.run.signals import SignalHandler, stop_with_parent
 from saf_titan.study.schema import Launch
 
 CONFIG_FILE = "run.toml"
-"""The configuration of a run as the study gives it to the trainer."""
+"""Name of the file with the configuration of a run, which the study writes for the trainer."""
 
 LOG_FILE = "log.txt"
-"""What the run has said, appended."""
+"""Name of the file that the output of a run is appended to."""
 
 
 class Stopped(Exception):
-    """Raised when the study was asked to stop."""
+    """Raised when the study was asked to stop, or when a run has stopped before its last step."""
 
 
 class Failed(ValueError):
-    """Raised when a run ended with an error; the message has the end of its log."""
+    """Raised when a run ended with an error; the message shows the end of the run's log."""
 
 
 def command(launch: Launch, config: Path) -> list[str]:
-    """The words that start a run."""
+    """Return the command line that starts the run of a configuration file."""
     trainer = ["-m", "saf_titan.train", "--config", str(config)]
     if launch.world_size == 1:
         return [*launch.prefix, sys.executable, *trainer]
@@ -45,7 +45,11 @@ def command(launch: Launch, config: Path) -> list[str]:
 
 
 class Launcher(SignalHandler):
-    """Starts runs one after the other. While active, SIGINT and SIGTERM stop the present run, which saves its step."""
+    """Starts runs one after the other.
+
+    While this context is active, SIGINT and SIGTERM are passed on as SIGTERM to the present run, which finishes its
+    step, saves, and ends; `stop_requested` is then True.
+    """
 
     def __init__(self, launch: Launch, environment: Mapping[str, str] = os.environ) -> None:
         self._launch = launch
@@ -54,13 +58,13 @@ class Launcher(SignalHandler):
         self.stop_requested = False
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        # a second signal would take the time that the first one gives the run to save its step
+        # passed on once: a second signal would cut short the time that torchrun gives its ranks to save
         if self._process is not None and not self.stop_requested:
             self._process.send_signal(signal.SIGTERM)
         self.stop_requested = True
 
     def run(self, config: RunConfig) -> None:
-        """Train a run in its folder, to its end; go on where an earlier process has stopped.
+        """Train a run in its folder to its end, from the step at which an earlier process has stopped.
 
         Raises:
             Stopped: the study was asked to stop.
@@ -73,14 +77,14 @@ class Launcher(SignalHandler):
         if self.stop_requested:
             raise Stopped
         with (folder / LOG_FILE).open("ab") as log:
-            # a session of its own: Ctrl-C reaches the run once, through this process, and not twice
+            # a session of its own, so that Ctrl-C does not reach the run twice: by the terminal and by this process
             self._process = subprocess.Popen(
                 command(self._launch, file),
                 env=self._environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                # a study that is killed cannot stop its run itself
+                # the kernel stops the run if this process is killed, which cannot do so itself
                 preexec_fn=stop_with_parent,
             )
             if self.stop_requested:

@@ -1,6 +1,7 @@
-"""Makes a checked `Study` from a TOML file: all of its faults at once, each with file, key, value and what is allowed.
+"""Reads a study file and checks it; all of its faults are reported at once, each with file, key, value and remedy.
 
-The sections of a run's configuration in it are checked when they meet the base configuration, see `study.plan`.
+Sections of a run's configuration, such as [saf], are not checked here: `study.plan` checks them together with the base
+configuration.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _KEYS = {f"{section}.{name}": hint for section, fields in _SECTIONS.items() for 
 """Dotted keys of a run's configuration."""
 
 _OWN = {"settings", "file"}
-"""Fields that hold what is read, and are no keys."""
+"""Fields of the dataclasses that are not keys of the file."""
 
 
 def load_study(path: str | Path) -> Study:
@@ -41,12 +42,12 @@ def load_study(path: str | Path) -> Study:
 
 
 def read_study(path: str | Path) -> tuple[Study, list[Problem]]:
-    """Read a study file; return what is sound of it, and all of its faults.
+    """Read a study file; return its sound part and all of its faults.
 
-    The sound part lets a caller check the runs of a faulty study too, so that everything is reported at once.
+    With the sound part, a caller can check the runs of a faulty study too and report all faults together.
 
     Raises:
-        ConfigError: the file cannot be read, or names no base configuration, so there is nothing else to check.
+        ConfigError: the file cannot be read or names no base configuration, so nothing else can be checked.
     """
     problems: list[Problem] = []
     file = find_config(Path(path), STUDIES)
@@ -71,7 +72,7 @@ def read_study(path: str | Path) -> tuple[Study, list[Problem]]:
 
 
 def _sound_part(study: Study) -> Study:
-    """The study without keys and arms that `_conflicts` reports, or that could not be read."""
+    """Return the study without the keys and arms that `_conflicts` reports or that could not be read."""
     arms: dict[str, Arm] = {}
     for arm in study.arm:
         if arm.name:
@@ -98,7 +99,7 @@ def _sound_part(study: Study) -> Study:
 
 
 def _seed_key_fault(key: str, seeds: Sequence[int]) -> str | None:
-    """What is wrong with one of `seed_keys`; None if it takes every seed."""
+    """Return what is wrong with one of `seed_keys`; None if it is a key that can have every seed as its value."""
     if key not in _KEYS:
         match = nearest(key, _KEYS)
         return f'holds "{key}", which is no key of a run; ' + (
@@ -127,7 +128,7 @@ def _arms(tables: Any, source: str, problems: list[Problem]) -> Iterator[Arm]:
 
 
 def arm_source(source: str, name: str) -> str:
-    """Where a key of an arm stands, for errors."""
+    """Return the place of an arm in a study file, for errors."""
     return f'{source}: arm "{name}"'
 
 
@@ -139,7 +140,7 @@ def _set(table: Any, source: str, problems: list[Problem]) -> dict[str, Any]:
 
 
 def _section(kind: type, table: Any, source: str, problems: list[Problem]) -> dict[str, Any]:
-    """Read a table of the study's own; sections of a run's configuration in it become its `settings`."""
+    """Read [launch], [parent] or an [[arm]]; sections of a run's configuration in it become the field `settings`."""
     if not isinstance(table, dict):
         problems.append(Problem(source, "", to_toml_value(table), "must be a table"))
         return {}
@@ -152,7 +153,10 @@ def _section(kind: type, table: Any, source: str, problems: list[Problem]) -> di
 def _values(
     kind: type, table: dict[str, Any], source: str, problems: list[Problem], *, skipped: frozenset[str] = frozenset()
 ) -> dict[str, Any]:
-    """Convert the keys of a table to the fields of a dataclass."""
+    """Convert the keys of a table to the types of the fields of `kind`.
+
+    skipped: fields that are read elsewhere.
+    """
     hints = {name: hint for name, hint in field_types(kind).items() if name not in _OWN | skipped}
     sections = [*_SECTIONS] if "settings" in field_types(kind) else sorted(skipped)
     values = {}
@@ -177,7 +181,7 @@ def _shown(value: Any) -> str:
 
 
 def _conflicts(study: Study) -> Iterator[Problem]:
-    """Keys of the study file that cannot be combined."""
+    """Yield a problem for each value of the study file that its other values rule out."""
     source = str(study.file)
 
     def problem(key: str, value: Any, message: str, place: str = source) -> Problem:
@@ -236,7 +240,7 @@ def _conflicts(study: Study) -> Iterator[Problem]:
 
 
 def _weights(study: Study) -> Iterator[Problem]:
-    """Keys that have no effect beside `weights`, with which an arm is a new run."""
+    """Yield a problem for each key that has no effect beside `weights`, because arms are then new runs."""
     parent, place = study.parent, f"{study.file}: [parent]"
     remedy = "whose runs begin at step 0; take one away"
     if parent.weights and parent.run:
@@ -261,18 +265,18 @@ def _no_such_arm(name: str, names: Sequence[str]) -> str:
 
 
 def _repeated(items: Sequence[Any], by: Callable[[Any], Any] = lambda item: item) -> Any:
-    """An item whose key occurs twice; None if there is none."""
+    """Return an item whose value of `by` occurs twice; None if there is none."""
     counts = Counter(map(by, items))
     return next((item for item in items if counts[by(item)] > 1), None)
 
 
 def folder_name(arm: str) -> str:
-    """The name of an arm as part of a file name."""
+    """Return the name of an arm as part of a file name: all but letters and digits are replaced by "_"."""
     return "".join(char if char.isalnum() else "_" for char in arm)
 
 
 def _in_circles(study: Study) -> set[str]:
-    """Names of the arms that wait for each other."""
+    """Return the names of the arms that could never start, because they wait for each other."""
     waits = {arm.name: set(arm.references.values()) for arm in study.arm}
     while ready := [name for name, others in waits.items() if not others & waits.keys()]:
         waits = {name: others for name, others in waits.items() if name not in ready}
@@ -280,7 +284,7 @@ def _in_circles(study: Study) -> set[str]:
 
 
 def _circles(study: Study) -> Iterator[Problem]:
-    """One problem if arms wait for each other."""
+    """Yield one problem if arms wait for each other."""
     circle = _in_circles(study)
     for arm in study.arm:
         for key, other in arm.references.items() if arm.name in circle else ():

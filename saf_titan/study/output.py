@@ -1,4 +1,4 @@
-"""The results of a study as files: an aligned table, csv, json, and the page."""
+"""Writes the results of a study as files: an aligned table, csv, json, and the page."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from saf_titan.study.statistics import CONFIDENCE, percent
 
 
 def write_results(plan: StudyPlan) -> tuple[str, list[Path]]:
-    """Write what is known of a study into its folder; returns the table as text, and the files.
+    """Write the results of the finished runs into the folder of the study; return the table as text, and the files.
 
-    The page needs a finished run of one arm at least.
+    The page is only written if a run has finished.
     """
     results = read_results(plan)
     table = table_text(plan, results)
     plan.out.mkdir(parents=True, exist_ok=True)
     files = {"table.txt": table + "\n", "results.csv": csv_text(results), RESULTS_FILE: json_text(plan, results)}
     if any(result.runs for result in results):
-        # a plotting library is slow to import
+        # imported only here, because a plotting library is slow to import
         from saf_titan.study.page import page_text
 
         files["report.html"] = page_text(plan, results)
@@ -42,7 +42,7 @@ def write_results(plan: StudyPlan) -> tuple[str, list[Path]]:
 
 
 def table_text(plan: StudyPlan, results: list[ArmResult]) -> str:
-    """The columns that the study asks for, a line an arm: mean and deviation over seeds."""
+    """Return the table of the study's `columns`: one line for each arm, with mean and deviation over seeds."""
     columns = plan.study.columns
     rows = [table_row(result, columns) for result in results]
     baseline = plan.study.baseline_name
@@ -62,12 +62,12 @@ def table_text(plan: StudyPlan, results: list[ArmResult]) -> str:
 
 
 def table_row(result: ArmResult, columns: tuple[str, ...]) -> list[str]:
-    """The cells of an arm: its name, the number of its seeds, and the columns."""
+    """Return the cells of an arm: its name, the number of its seeds, and the columns."""
     return [result.arm.name, str(len(result.runs)), *(cell(name, result.column(name)) for name in columns)]
 
 
 def csv_text(results: list[ArmResult]) -> str:
-    """One line a run, every column; empty where something was not measured."""
+    """Return a csv file with one line for each run and all columns; a cell is empty if nothing was measured."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["arm", "seed", *COLUMNS, "static_heads"])
@@ -80,7 +80,10 @@ def csv_text(results: list[ArmResult]) -> str:
 
 
 def json_text(plan: StudyPlan, results: list[ArmResult]) -> str:
-    """Every run, and mean, deviation and interval of every column for each arm; null where it was not measured."""
+    """Return a JSON file with every run, and for each arm mean, deviation and interval of every column.
+
+    A number that was not measured is null.
+    """
     arms = []
     for result in results:
         runs = [

@@ -1,4 +1,4 @@
-"""The page of a study: its table, and the comparison of its arms."""
+"""Writes the page of a study: its table, and the comparison of its arms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from saf_titan.study.statistics import CONFIDENCE
 
 
 def page_text(plan: StudyPlan, results: list[ArmResult]) -> str:
-    """Return the page of the arms that have a finished run; the baseline comes first."""
+    """Return the page, as HTML, of the arms that have a finished run; the baseline comes first."""
     study = plan.study
     baseline = study.baseline_name
     shown = [result for result in results if result.runs]

@@ -1,4 +1,4 @@
-"""Whether the arms of a study can start from the checkpoints that they are given; asked before anything is trained."""
+"""Checks, before anything is trained, that the arms of a study can start from the checkpoints that they are given."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from saf_titan.study.runs import StudyRun
 from saf_titan.study.work import known
 
 _FIXED = ("training.dtype", "optimizer.name")
-"""Keys that moments depend on, and that a checkpoint does not tell itself."""
+"""Keys that moments depend on and that a checkpoint does not store."""
 
 
 def parent_problems(plan: StudyPlan) -> list[Problem]:
-    """Return what speaks against the checkpoints that were trained before the study and that its arms start from.
+    """Return a problem for each arm that cannot start from the checkpoint that it is given.
 
-    A run that has a checkpoint of its own is past that, and not looked at. Weights that are not there yet are
-    `missing_weights`, and no problem here.
+    Only checkpoints that were trained before the study are looked at, and only for runs that have no checkpoint of
+    their own yet. Weights that do not exist yet are reported by `missing_weights` instead.
     """
     read = cache(read_freeze)
     problems = []
@@ -59,7 +59,7 @@ def parent_problems(plan: StudyPlan) -> list[Problem]:
 
 
 def missing_weights(plan: StudyPlan) -> list[Problem]:
-    """Return a problem for each run or checkpoint that is to give an arm its weights and holds no checkpoint yet."""
+    """Return a problem for each arm whose weights do not exist yet: the path holds no complete checkpoint."""
     problems = []
     for run in _given(plan):
         path = run.checkpoint
@@ -70,7 +70,7 @@ def missing_weights(plan: StudyPlan) -> list[Problem]:
 
 
 def _given(plan: StudyPlan) -> Iterator[StudyRun]:
-    """Runs that have not begun, and begin from a checkpoint that the study does not train."""
+    """Yield the runs that have not begun and that start from a checkpoint which the study does not train."""
     for run in plan.runs:
         if run.checkpoint is not None and run.parent is None:
             folder = plan.config(run, known).checkpoint.folder
@@ -88,18 +88,18 @@ def _problem(plan: StudyPlan, run: StudyRun, message: str) -> Problem:
 
 
 def _require_same_course(checkpoint: Path, config: RunConfig, world_size: int) -> None:
-    """Raise ValueError, naming what differs, unless moments and place in the data of a checkpoint are of use.
+    """Raise ValueError unless a run can go on with the moments and the place in the data of a checkpoint.
 
-    Data that are not there yet are not compared.
+    The message names what differs. Data that do not exist yet are not compared.
     """
     try:
         before = load_config(checkpoint.parents[1] / CONFIG_FILE)
     except ConfigError:
-        # copied without its run
+        # the checkpoint was copied without the folder of its run
         before = None
     found = [change for change in changes(before, config) if change.key in _FIXED] if before is not None else []
     if found:
-        raise ValueError(f"{checkpoint} cannot be gone on from: {'; '.join(map(str, found))}; keep the old values")
+        raise ValueError(f"{checkpoint} cannot be continued: {'; '.join(map(str, found))}; keep the old values")
     if inspect_data(config, world_size, digests=False)[1]:
         return
     loader = training_loader(config)

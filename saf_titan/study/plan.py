@@ -1,9 +1,9 @@
-"""From a study to its runs: which there are, what each waits for, and the configuration of each.
+"""Makes the runs of a study: which runs there are, which runs each waits for, and the configuration of each.
 
-Seed by seed there is a chain of parents, one for each step that arms branch from, and a run for each arm. An arm goes
+For each seed there is a chain of parents, one for each step from which arms branch, and a run for each arm. An arm goes
 on from the last checkpoint of its parent: same weights, moments, data order and schedule. What an arm takes from
-another one (heads, seconds, tokens) is known once that has finished; until then a stand-in of the right size takes its
-place, so that everything else can be checked before anything is trained.
+another arm (heads, seconds, tokens) is known only when that arm has finished. Until then, a stand-in of the right size
+is used, so that the configuration can be checked before anything is trained.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class StudyPlan:
 
     Args:
         out: folder of all runs.
-        given: settings of all runs that were given on the command line.
-        arms, seeds: the part of the study to work on; all unless given. Arms that a chosen one refers to, and the
-            baseline, come along.
-        faults: what `read_study` has found; `study` is then the sound part of the file.
+        given: settings of all runs, from the command line.
+        arms, seeds: names and seeds to work on; empty for all. The baseline and the arms that a chosen arm refers to
+            are added.
+        faults: faults of the file that `read_study` has found; `study` is then its sound part.
 
     Raises:
-        ConfigError: `faults` and all that is wrong with any run, together.
+        ConfigError: `faults` and all faults of the runs, together.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class StudyPlan:
             raise ConfigError(dict.fromkeys([*problems, *error.problems, *self._faulty_settings()])) from None
         self.runs = [run for seed in self.seeds for run in self._runs_of(seed)]
         references = [run.references["seconds_of"] for run in self.runs if "seconds_of" in run.references]
-        # what is compared by time must not look at held-out data on the clock
+        # arms that are compared by time are validated after their clock has stopped
         self._timed = {run.name for run in references} | {arm.name for arm in self.arms if arm.seconds_of}
         problems += self._faults_of_runs()
         if problems:
@@ -85,19 +85,24 @@ class StudyPlan:
             raise ConfigError(dict.fromkeys(problems))
 
     def of(self, arm: str, seed: int) -> StudyRun:
-        """The run of an arm with a seed."""
+        """Return the run of an arm with a seed."""
         return next(run for run in self.runs if run.arm is not None and (run.name, run.seed) == (arm, seed))
 
     def config(self, run: StudyRun, known: Known = lambda run: None) -> RunConfig:
-        """The configuration of a run, with stand-ins for what is not `known` yet.
+        """Return the configuration of a run.
+
+        known: returns what another run has found; where it returns None, a stand-in of the right size is used.
 
         Raises:
-            ConfigError: all that is wrong with it.
+            ConfigError: all faults of the configuration.
         """
         return self._load(self._settings(run), self._place(run), self._own_keys(run, known))
 
     def evaluation_config(self, run: StudyRun, last_step: int) -> RunConfig:
-        """The configuration of a run that measures the final held-out loss of another one and trains nothing."""
+        """Return the configuration of a run that measures the final held-out loss of `run` and trains nothing.
+
+        last_step: the step at which `run` ended.
+        """
         own: Settings = {
             "dump_folder": str(run.evaluation),
             "training": {"steps": last_step},
@@ -108,22 +113,23 @@ class StudyPlan:
             "report": {"enable": False},
         }
         self.study.set_seeds(own, run.seed)
-        # patterns, not the way to them: what [saf] says of the freeze is past
+        # the checkpoint has the patterns already, so the keys of [saf] would have no effect
         settings = {name: section for name, section in self._settings(run).items() if name != "saf"}
         return self._load(settings, self._place(run), own)
 
     def weights_checkpoint(self, run: StudyRun) -> Path | None:
-        """The checkpoint that gives a run its weights alone; None if there is none yet."""
+        """Return the checkpoint that gives a run its weights alone; None if it does not exist yet."""
         assert run.checkpoint is not None
         return newest_checkpoint(run.checkpoint, self._base.checkpoint.folder)
 
     def tokens(self, config: RunConfig, steps: int) -> int:
-        """Tokens in a number of optimizer steps."""
+        """Return the number of tokens in `steps` optimizer steps."""
         return steps * config.tokens_per_step(data_parallel_size(config, self.study.launch.world_size))
 
     def _load(self, settings: Settings, place: str, own: Settings | None = None) -> RunConfig:
-        """The base with [set], the settings of a run, the command line, and what the study itself sets: where no run is
-        meant, that no heads are frozen.
+        """Load the base configuration, changed by [set], `settings`, the command line and `own`, in this order.
+
+        own: keys that the study itself sets; None for a configuration of no run, which freezes no heads.
         """
         own = {"saf": {"enable": False}} if own is None else own
         tables = [Table(self.study.set, f"{self._source}: [set]"), Table(settings, place), self._given]
@@ -136,7 +142,7 @@ class StudyPlan:
         return f"{self._source}: [parent]" if run.arm is None else arm_source(self._source, run.name)
 
     def _chosen(self, names: Sequence[str], problems: list[Problem]) -> list[Arm]:
-        """The arms of these names with all that they refer to, in the order of the study; unknown ones are problems."""
+        """Return these arms, those that they refer to, and the baseline, in order; unknown names become problems."""
         known = [arm.name for arm in self.study.arm]
         for unknown in dict.fromkeys(name for name in names if name not in known):
             message = f"is no arm of {self._source}; it has {', '.join(known)}"
@@ -149,7 +155,7 @@ class StudyPlan:
         return [arm for arm in self.study.arm if arm.name in wanted]
 
     def _branch_step(self, arm: Arm) -> int:
-        """Optimizer steps before the arm begins."""
+        """Return the number of optimizer steps before the arm begins."""
         if self.study.weights_of(arm):
             return 0
         if arm.branch_step or arm.branch_fraction >= 0:
@@ -208,21 +214,16 @@ class StudyPlan:
         return folder / self._base.checkpoint.folder / f"step-{step}"
 
     def _given_checkpoint(self, step: int, seed: int) -> tuple[int, Path]:
-        """The step and the folder of the checkpoint of a parent that was trained before."""
+        """Return the step and the folder of the checkpoint of a parent that was trained before."""
         path = Path(self.study.parent.run.replace("{seed}", str(seed)))
         of_path = step_of(path)
         return (step, self._checkpoint_of(path, step)) if of_path is None else (of_path, path)
 
     def _own_keys(self, run: StudyRun, known: Known) -> Settings:
-        """What the study itself sets, whatever the file says."""
-        own: Settings = {
-            "dump_folder": str(run.folder),
-            # anything else is one fault of the study, and not one of each run
-            "checkpoint": {"enable": True},
-            "training": {},
-            "lr_scheduler": {},
-            "saf": {},
-        }
+        """Return the keys that the study itself sets, whatever the file says."""
+        own: Settings = {"dump_folder": str(run.folder), "training": {}, "lr_scheduler": {}, "saf": {}}
+        # `saving_problem` reports a study that sets it to false, once and not for each run
+        own["checkpoint"] = {"enable": True}
         self.study.set_seeds(own, run.seed)
         if run.checkpoint is not None:
             path = self.weights_checkpoint(run) if run.takes_weights_alone else None
@@ -259,7 +260,7 @@ class StudyPlan:
         return own
 
     def _heads_of(self, run: StudyRun, known: Known) -> Settings:
-        """Keys of [saf] that freeze the heads of another arm, or as many of them as the arm's own rate asks for."""
+        """Return the keys of [saf] that freeze the heads of another arm, or the first ones if the arm sets a rate."""
         assert run.arm is not None
         other = run.references["heads_of"]
         config = self._load(self._settings(run), self._place(run))
@@ -285,7 +286,7 @@ class StudyPlan:
         return run.first_step + max(1, round(tokens / self.tokens(config, 1)))
 
     def _faulty_settings(self) -> Iterator[Problem]:
-        """What is wrong with the settings of the parent and of each arm, each taken for itself."""
+        """Yield the faults of the settings of the parent and of each arm, checked one by one."""
         parts = [(self.study.parent.settings, f"{self._source}: [parent]")]
         parts += [(arm.settings, arm_source(self._source, arm.name)) for arm in self.arms]
         for settings, place in parts:
@@ -295,7 +296,7 @@ class StudyPlan:
                 yield from error.problems
 
     def _faults_of_runs(self) -> Iterator[Problem]:
-        """All that is wrong with any run."""
+        """Yield all faults of the runs."""
         try:
             last = self._load(self.study.parent.settings, f"{self._source}: [parent]").training.steps
         except ConfigError as error:
@@ -310,7 +311,7 @@ class StudyPlan:
             if unsaved := saving_problem(levels):
                 yield unsaved
             if not self.study.parent.run and max(run.first_step, run.last_step) > last:
-                # what is wrong with it follows from the late branch
+                # its other faults would follow from the late branch, which is reported already
                 continue
             try:
                 config = self.config(run)
@@ -321,7 +322,7 @@ class StudyPlan:
             yield from self._problems(run, config)
 
     def _late_branches(self, last: int) -> Iterator[Problem]:
-        """Arms that would begin after the end of their parent."""
+        """Yield a problem for each arm that would begin after the end of its parent."""
         for arm in self.arms:
             if (step := self._branch_step(arm)) > last:
                 message = f"is beyond the end of the parent, whose training.steps is {last}"

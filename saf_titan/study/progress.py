@@ -1,4 +1,4 @@
-"""How far the runs of a study are, read from their folders. Imports no torch."""
+"""Reads from the folders of runs how far they have come. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from saf_titan.run.changes import changes
 from saf_titan.study.runs import StudyRun
 
 _RESULT_KEYS = ("model", "data.seed", "data.shuffle", "training", "optimizer", "lr_scheduler", "circuits", "saf")
-"""Keys, or whole sections, that a result depends on."""
+"""Keys and whole sections that the result of a run depends on."""
 
 _OTHER_KEYS = {"training.gc_freq", "saf.timeout_seconds", "saf.matched_seconds", "circuits.metrics_freq"}
-"""Keys of those sections that it does not depend on. The seconds of a timed arm are measured anew by every machine."""
+"""Keys of these sections that are not compared. `saf.matched_seconds` is the measured time of another arm."""
 
 
 def log_of(folder: Path) -> RunLog | None:
-    """What a run has logged so far; None if it has not begun."""
+    """Return what a run has logged so far; None if it has not begun."""
     return read_run(folder) if (folder / METRICS_FILE).is_file() else None
 
 
 def has_trained(run: StudyRun) -> bool:
-    """Whether the run did its last step."""
+    """Return whether the run has done its last step."""
     log = log_of(run.folder)
     return log is not None and log.finish is not None
 
 
 def final_loss(run: StudyRun) -> float:
-    """Held-out loss at the end, by the run itself or by its evaluation; nan if there is none yet."""
+    """Return the held-out loss at the end, from the run itself or from its evaluation; nan if there is none yet."""
     for folder in (run.folder, run.evaluation):
         log = log_of(folder)
         if log is not None and log.finish is not None:
@@ -41,12 +41,12 @@ def final_loss(run: StudyRun) -> float:
 
 
 def is_done(run: StudyRun) -> bool:
-    """Whether nothing is left to do for the run: a parent has trained, and an arm has a final loss as well."""
+    """Return whether the run has finished: it has done its last step and, if it is an arm, has a final loss."""
     return has_trained(run) and (run.arm is None or not math.isnan(final_loss(run)))
 
 
 def require_same(run: StudyRun, config: RunConfig) -> None:
-    """Raise ValueError if the run was begun with settings whose result would be another one."""
+    """Raise ValueError if the run was begun with other settings and these would change its result."""
     try:
         before = load_config(run.folder / "config.toml")
     except ConfigError:

@@ -1,4 +1,4 @@
-"""What an arm takes from another one (heads, seconds), checked before anything is trained. Imports no torch."""
+"""Checks whether an arm can take heads or seconds from another arm. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from saf_titan.study.runs import StudyRun
 
 
 def reference_problems(run: StudyRun, place: str, own: dict[str, Any], *, source_freezes: bool) -> Iterator[Problem]:
-    """Say why a run cannot take what it refers to.
+    """Yield a problem for each reference that a run cannot follow.
 
     Args:
-        place: where the arm stands, for errors.
+        place: the place of the arm in the study file, for errors.
         own: keys of [saf] that the arm sets itself.
         source_freezes: whether the run that `heads_of` names freezes heads.
     """
@@ -28,4 +28,4 @@ def reference_problems(run: StudyRun, place: str, own: dict[str, Any], *, source
     other = run.references.get("seconds_of")
     if other is not None and other.first_step != run.first_step:
         message = f"begins after step {other.first_step} and this arm after step {run.first_step}; "
-        yield Problem(place, "seconds_of", f'"{other.name}"', f"{message}both must branch there")
+        yield Problem(place, "seconds_of", f'"{other.name}"', f"{message}both must branch at the same step")

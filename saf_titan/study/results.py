@@ -1,4 +1,4 @@
-"""What the runs of a study have measured, arm by arm and paired by seed with the baseline."""
+"""Collects what the finished runs of a study have measured, for each arm, and the changes against the baseline."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class RunResult:
 
     seed: int
     log: RunLog
-    """Of the arm alone, from the branch on."""
+    """Log of the arm alone, from its branch on."""
     whole: RunLog
-    """With its parents, from the first step on."""
+    """Log of the arm and its parents, from the first step on."""
     heads: tuple[str, ...]
     """Static heads at the end, in the order in which they were chosen."""
     answers: Answers
-    """On synthetic sequences at the end; empty for a run on text."""
+    """Answers to the synthetic sequences at the end; empty for a run on text."""
     values: dict[str, float]
-    """By column, see `schema.COLUMNS`; `change` and `perplexity` need the baseline and are in `ArmResult`."""
+    """Column of `schema.COLUMNS` -> value; without `change` and `perplexity`, which need the baseline."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,16 @@ class ArmResult:
     arm: Arm
     runs: tuple[RunResult, ...]
     baseline: dict[int, float]
-    """Final loss of the baseline by seed."""
+    """Seed -> final loss of the baseline."""
 
     @cached_property
     def changes(self) -> dict[int, float]:
-        """Final loss minus that of the baseline with the same seed, nats per token."""
+        """Seed -> final loss minus that of the baseline with the same seed, nats per token."""
         finals = {run.seed: run.values["final"] for run in self.runs}
         return {seed: final - self.baseline[seed] for seed, final in finals.items() if seed in self.baseline}
 
     def column(self, name: str) -> Spread:
-        """The values of a column over the seeds."""
+        """Return the values of a column, one for each seed."""
         if name == "change":
             return spread(list(self.changes.values()))
         if name == "perplexity":
@@ -80,7 +80,7 @@ def _read(run: StudyRun) -> RunResult | None:
     if math.isnan(final) or log is None or log.finish is None:
         return None
     if validation_at(log, "final", log.finish.step) is None:
-        # measured after the clock had stopped
+        # an evaluation has measured it, after the clock of the run had stopped
         row = ValidationRow(step=log.finish.step, loss=final, phase="final")
         log = replace(log, validations=[*log.validations, row])
     assert log.finish is not None
@@ -113,7 +113,7 @@ def _read(run: StudyRun) -> RunResult | None:
 
 
 def _without_freeze(whole: RunLog, branch_step: int) -> StepTime:
-    """Step times before and after the branch of an arm that keeps all heads live."""
+    """Return the step times before and after the branch of an arm that keeps its heads as they are."""
     rows = [row for row in whole.train if row.step_seconds > 0]
     return StepTime(
         before=tuple(row.step_seconds for row in rows if row.step <= branch_step),
@@ -122,7 +122,7 @@ def _without_freeze(whole: RunLog, branch_step: int) -> StepTime:
 
 
 def _jump(log: RunLog) -> float:
-    """Sum over all freezes of the held-out loss right after minus right before."""
+    """Return the held-out loss right after a freeze minus that right before it, summed over all freezes, in nats."""
     jumps = []
     for freeze in log.freezes:
         before = validation_at(log, "before_freeze", freeze.step)

@@ -1,4 +1,4 @@
-"""One run of a study, and what it tells the arms that refer to it."""
+"""A run of a study, and what other arms take from it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from saf_titan.study.schema import Arm
 
 @dataclass(frozen=True)
 class Found:
-    """What a finished run tells the arms that refer to it."""
+    """What the arms that refer to a finished run take from it."""
 
     heads: tuple[str, ...]
     """Static heads at the end, in the order in which they were chosen."""
     seconds: float
     """Wall time since the branch."""
     step: int
-    """The last step."""
+    """Number of its last step."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,23 +26,24 @@ class StudyRun:
     """One training run of a study."""
 
     name: str
-    """The arm, or "parent to step N"."""
+    """Name of the arm, or "parent to step N"."""
     seed: int
     folder: Path
     arm: Arm | None = None
     """None for a parent."""
     first_step: int = 0
-    """Steps that were done before this run; 0: it starts from initial weights."""
+    """Number of steps that were done before this run; 0 for a run that starts at step 0."""
     last_step: int = 0
-    """Of a parent: where arms branch from. 0 for an arm, which ends where its configuration says."""
+    """The step at which a parent ends and arms branch; 0 for an arm, whose configuration tells its end."""
     parent: StudyRun | None = None
-    """The run whose last checkpoint this one starts from, if the study trains it."""
+    """The run of this study whose last checkpoint this run starts from; None if there is none."""
     checkpoint: Path | None = None
-    """That checkpoint, or the run or checkpoint that gives the weights alone; None for random weights."""
+    """The checkpoint that this run starts from, or with `takes_weights_alone` also the folder of a run, which stands
+    for its newest checkpoint. None for random initial weights."""
     takes_weights_alone: bool = False
-    """A new run with the weights and static heads of `checkpoint`, which need not exist yet."""
+    """Start a new run with the weights and static heads of `checkpoint`, which need not exist yet."""
     references: dict[str, StudyRun] = field(default_factory=dict)
-    """heads_of, seconds_of, tokens_of -> the run that is meant."""
+    """Key "heads_of", "seconds_of" or "tokens_of" -> the run that the arm refers to."""
 
     @property
     def label(self) -> str:
@@ -50,14 +51,14 @@ class StudyRun:
 
     @property
     def needs(self) -> tuple[StudyRun, ...]:
-        """Runs that must have finished before this one starts."""
+        """The runs that must have finished before this one starts."""
         return (*filter(None, [self.parent]), *self.references.values())
 
     @property
     def evaluation(self) -> Path:
-        """Folder of the run that only looks at held-out data, after the clock of this one has stopped."""
+        """Folder of the evaluation: a run that measures the held-out loss after the clock of this run has stopped."""
         return self.folder / "evaluation"
 
 
 Known = Callable[[StudyRun], Found | None]
-"""What is known of a run; None where it has not finished."""
+"""A function that returns what a run has found; None if the run has not finished."""

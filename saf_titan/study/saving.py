@@ -1,4 +1,4 @@
-"""Whether the runs of a study save checkpoints, which they must; said once, where the key stands. Imports no torch."""
+"""Checks that the runs of a study save checkpoints. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ KEY = "checkpoint.enable"
 
 
 def saving_problem(levels: Sequence[tuple[dict[str, Any], str]]) -> Problem | None:
-    """Return the problem of a run that would save no checkpoint; None if it saves some.
+    """Return a problem, at the place where the key is set, if a run would save no checkpoints; otherwise None.
 
-    levels: sections of the run's configuration, each with the place that they are from; the first one that has the key
-        decides.
+    levels: sections of the run's configuration, each with its place for errors, such as "command line". The first level
+        that sets the key counts.
     """
     section, _, name = KEY.partition(".")
     for settings, place in levels:

@@ -1,4 +1,4 @@
-"""Means of paired differences over seeds, and how far they can be trusted."""
+"""Means over seeds, with standard deviations and confidence intervals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Spread:
-    """Some values of one quantity, one a seed."""
+    """The values of one quantity, one for each seed."""
 
     values: tuple[float, ...]
 
@@ -35,14 +35,14 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return the values that are known, as a `Spread`."""
+    """Return a `Spread` of the values that are not nan."""
     return Spread(tuple(value for value in values if not math.isnan(value)))
 
 
 def student_quantile(probability: float, degrees: int) -> float:
-    """The quantile of Student's t distribution for a probability in (0.5, 1) and a whole number of degrees of freedom.
+    """Return the quantile of Student's t distribution at a probability in (0.5, 1), for `degrees` >= 1 of freedom.
 
-    Bisection of the exact distribution, Abramowitz and Stegun 26.7.3 and 26.7.4.
+    It is found by bisection of the exact distribution, Abramowitz and Stegun 26.7.3 and 26.7.4.
     """
     assert 0.5 < probability < 1
     assert degrees >= 1
@@ -56,7 +56,7 @@ def student_quantile(probability: float, degrees: int) -> float:
 
 
 def _within(t: float, degrees: int) -> float:
-    """Probability that Student's variable lies between -t and t."""
+    """Return the probability that a variable with Student's t distribution lies between -t and t."""
     theta = math.atan(t / math.sqrt(degrees))
     cos, sin = math.cos(theta), math.sin(theta)
     if degrees % 2:
@@ -73,5 +73,5 @@ def _within(t: float, degrees: int) -> float:
 
 
 def percent(change: float) -> float:
-    """A change of the loss in nats per token as a change of the perplexity in %."""
+    """Convert a change of the loss in nats per token to a change of the perplexity in %."""
     return 100 * math.expm1(change)

@@ -1,8 +1,8 @@
-"""Works through the runs of a study. Any number of processes and machines that share the folder may do so at once.
+"""Trains the runs of a study. Any number of processes, on machines that share the folder, may do so at once.
 
-There is no server: a process takes the next run whose parent and references have finished, and whose folder nobody has
-locked. The operating system drops the lock of a process that ends, however it ends, and the next one goes on from the
-run's newest checkpoint.
+There is no server. Each process takes the next run whose parent and references have finished and whose folder no other
+process has locked. The operating system releases the lock when a process ends, however it ends, and another process
+goes on from the run's newest checkpoint.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from saf_titan.fields.step_folders import INDEX
+from saf_titan.report.format import count
 from saf_titan.run.lock import InUse, lock
 from saf_titan.run.resume import read_freeze
 from saf_titan.saf.plan.plan import StaticPlan
@@ -24,7 +25,7 @@ from saf_titan.study.progress import final_loss, has_trained, is_done, log_of, r
 from saf_titan.study.runs import Found, StudyRun
 
 STUDY_LOCK = ".study.lock"
-"""File that a study locks in the folder of the run that it works on."""
+"""Name of the file that a study locks in the folder of the run that it works on."""
 
 _POLL_SECONDS = 0.5
 _POLLS_A_LOOK = 10
@@ -33,7 +34,7 @@ Say = Callable[[str], None]
 
 
 def work(plan: StudyPlan, launcher: Launcher, say: Say) -> None:
-    """Train all runs that are not done, and return when every run is.
+    """Train all runs that are not done, and return when every run is done, by this process or by others.
 
     Raises:
         Stopped: a stop was requested.
@@ -46,7 +47,7 @@ def work(plan: StudyPlan, launcher: Launcher, say: Say) -> None:
             waiting = False
             continue
         if not waiting:
-            say(f"waiting for {len(todo)} runs that other processes work on")
+            say(f"waiting for {count(len(todo), 'run')} of other processes")
             waiting = True
         for _ in range(_POLLS_A_LOOK):
             if launcher.stop_requested:
@@ -55,7 +56,7 @@ def work(plan: StudyPlan, launcher: Launcher, say: Say) -> None:
 
 
 def known(run: StudyRun) -> Found | None:
-    """What a finished run tells the arms that refer to it."""
+    """Return what the arms that refer to a run take from it; None if the run has not finished."""
     log = log_of(run.folder)
     if log is None or log.finish is None:
         return None
@@ -63,14 +64,14 @@ def known(run: StudyRun) -> Found | None:
 
 
 def static_heads(folder: Path) -> tuple[str, ...]:
-    """Names of the static heads of a run at its end, in the order in which they were chosen."""
+    """Return the names of the static heads of a run at its end, such as "L1H6", in the order of their selection."""
     log = log_of(folder)
     if log is None:
         return ()
     if log.freezes:
         plan: StaticPlan | None = StaticPlan.load(folder / log.freezes[-1].folder / "plan.safetensors")
     elif log.config is not None and log.train and log.train[-1].static_heads:
-        # they came with the weights
+        # the run froze no heads, so they came with its initial weights
         checkpoint = newest_checkpoint(folder, log.config.checkpoint.folder)
         plan = read_freeze(checkpoint or Path(log.config.checkpoint.initial_load_path)).plan
     else:
@@ -80,18 +81,18 @@ def static_heads(folder: Path) -> tuple[str, ...]:
 
 
 def _try(plan: StudyPlan, run: StudyRun, launcher: Launcher, say: Say) -> bool:
-    """Do a run unless another process works on it; returns whether it was free."""
+    """Do a run unless another process works on it; return whether this process did the run."""
     try:
         held = lock(run.folder, STUDY_LOCK)
     except InUse:
         return False
     with held:
         try:
-            # a run whose study was killed may still be on the way to its end
+            # a run whose study was killed may still be saving its last step
             lock(run.folder).close()
         except InUse:
             return False
-        # another process may have finished it since the last look
+        # another process may have finished the run after this one looked
         if not is_done(run):
             _do(plan, run, launcher, say)
     return True
@@ -122,17 +123,23 @@ def _last_step(run: StudyRun) -> int:
 
 
 def _last_checkpoint(run: StudyRun, checkpoints: Path) -> Path:
-    """The index of the last step's checkpoint: a run that was killed while it saved that must do its end again."""
+    """Return the index file of the last step's checkpoint.
+
+    It is missing if the run was killed while it saved this checkpoint; the run must then be started once more.
+    """
     return checkpoints / f"step-{_last_step(run)}" / INDEX
 
 
 def _drop_checkpoints(plan: StudyPlan, run: StudyRun, folder: Path, last_step: int) -> None:
-    """Remove the checkpoints of a finished run that nobody needs any more."""
+    """Remove the checkpoints of a finished run that are not to be kept.
+
+    folder: the folder of the run's checkpoints.
+    """
     keep = "last" if run.arm is None else plan.study.keep_checkpoints
     if keep == "all" or not folder.is_dir():
         return
     for path in folder.iterdir():
         if keep == "none" or path.name != f"step-{last_step}":
-            # without its index a half-deleted folder cannot be taken for a checkpoint
+            # the index goes first: without it, a half-deleted folder is not taken for a checkpoint
             (path / INDEX).unlink(missing_ok=True)
             shutil.rmtree(path)

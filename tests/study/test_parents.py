@@ -154,7 +154,7 @@ def test_runs_of_two_studies_never_lie_in_each_other(
         "a run": ("run", "is the folder of a run"),
         "in a run": ("run/out", f"lies in {tmp_path}/run, which is the folder of a run"),
         "another study": ("other", "is the folder of the study controls"),
-        "in a study": ("other/deep/out", "lies in that of the study controls"),
+        "in a study": ("other/deep/out", "lies in the folder of the study controls"),
     }[place]
     words = study(tmp_path / "new", "", start="branch_fraction = 0.0")[:1]
     said = refusal([*words, *corpus_overrides, "--out", str(tmp_path / out)], capsys)

@@ -67,7 +67,7 @@ def test_a_run_in_work_is_left_to_its_process(plan: StudyPlan, name: str) -> Non
         with pytest.raises(Stopped):
             work(plan, launcher, said.append)
         assert launcher.names == ["b-1337"]
-        assert said[-1] == "waiting for 1 runs that other processes work on"
+        assert said[-1] == "waiting for 1 run of other processes"
         holder.stdin.close()
     launcher = Recorder(plan, stop_after=9)
     work(plan, launcher, said.append)

@@ -1,1 +1,1 @@
-"""Does freezing pay for this model, on these data, on this machine? Measured on a checkpoint, answered in words."""
+"""Measures on a checkpoint whether freezing pays for a model, on its data and on this machine, and gives advice."""

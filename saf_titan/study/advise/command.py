@@ -1,11 +1,11 @@
-"""Does freezing pay for this model?
+"""Does freezing pay for this model, on its data and on this machine?
 
     python -m saf_titan.study advise RUN|CHECKPOINT
     python -m saf_titan.study advise CONFIG.toml --dry-run    # an estimate from operations, without a checkpoint
 
-Measures, on this machine and in one process: the time of a step at several rates of static heads, in turns; the loss
-right after freezing by several selectors; the cost of the freeze. A run's folder stands for its newest checkpoint whose
-heads are all live. Nothing is written and no weight is changed.
+The command measures, on this machine and in one process, the time of a step at several rates of static heads, the loss
+right after freezing by several selectors, and the cost of the freeze. The folder of a run stands for its newest
+checkpoint whose heads are all live. No file is written and no weight is changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SAF = {name: value_of(hint) for name, hint in field_types(SafSection).items()}
 
 
 def advise(args: argparse.Namespace) -> int:
-    """Print what was measured and the advice."""
+    """Print what was measured and the advice; return the exit status 0."""
     rates = tuple(dict.fromkeys(sorted(args.rates)))
     if args.dry_run:
         from saf_titan.config import load_config
@@ -37,7 +37,7 @@ def advise(args: argparse.Namespace) -> int:
         config = args.path / "config.toml" if args.path.is_dir() else args.path
         print("\n".join(estimate(load_config(config), rates)))
         return 0
-    # torch takes long to import, and mistakes of the command line come first
+    # imported late, because torch takes long to import and mistakes of the command line are reported before
     from saf_titan.analysis.tables import stdout_is_terminal
     from saf_titan.saf.calibrate.progress import TimedProgress
     from saf_titan.study.advise.measure import find_checkpoint, measure
@@ -72,7 +72,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     main.add_argument("path", type=Path, metavar="RUN|CHECKPOINT|CONFIG")
-    main.add_argument("--dry-run", action="store_true", help="an estimate of a configuration, without a checkpoint")
+    main.add_argument(
+        "--dry-run", action="store_true", help="count operations of a configuration, without a checkpoint"
+    )
     main.add_argument("--rates", type=_rates, default=(0.1, 0.25, 0.5), metavar="X,...", help="default: 0.1,0.25,0.5")
     main.add_argument(
         "--selectors",
@@ -81,12 +83,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME,...",
         help="default: variance,kl,output_error",
     )
-    main.add_argument("--rounds", type=_ROUNDS, default=5, metavar="N", help="timed steps a rate; default: 5")
+    main.add_argument("--rounds", type=_ROUNDS, default=5, metavar="N", help="timed steps for each rate; default: 5")
     main.add_argument(
         "--max-rise",
         type=_NATS,
         metavar="NATS",
-        help="of the loss right after freezing; default: what the saved time is worth at the present slope of the loss",
+        help="largest rise of the loss right after freezing; default: what the saved time is worth at the present "
+        "slope of the loss",
     )
     main.add_argument("--config", type=Path, metavar="FILE", help="TOML file of the run; default: the run's own")
     main.set_defaults(run=advise)
@@ -94,5 +97,5 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command line; the exit status is 2, after one line, for whatever the user can mend."""
+    """Run a command line and return the exit status: 2, after one line on stderr, for a mistake of the user."""
     return run_command(parser(), argv)

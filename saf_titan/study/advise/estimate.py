@@ -1,4 +1,4 @@
-"""What can be said of a configuration without a checkpoint: operations, which are not seconds."""
+"""Counts the operations that freezing would spare, from a configuration alone; operations are not seconds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from saf_titan.models.flops import training_flops_per_token
 
 
 def estimate(run: RunConfig, rates: Sequence[float]) -> Iterator[str]:
-    """Lines that say which share of a step's operations attention is, and how many a freeze would spare.
+    """Yield lines that say which share of a step's operations attention is, and how many operations a freeze spares.
 
-    Operations are counted as `models.flops` does: the mixing of a static head counts like the product it replaces,
-    and query and key rows are spared where no head of a kv group is live (here: in proportion to the rate).
+    Operations are counted as in `models.flops`, where the mixing of a static head counts like the product that it
+    replaces. Query and key rows are spared if no head of a kv group is live; here, in proportion to the rate.
+
+    rates: shares of all heads, above 0 and below 1.
     """
     with torch.device("meta"):
         model = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len).model.build()

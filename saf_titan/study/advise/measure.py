@@ -1,4 +1,4 @@
-"""What freezing would do to a checkpoint: step times, losses right after freezing, and the cost of the freeze."""
+"""Measures what freezing would do to a checkpoint: step times, losses right after freezing, cost of the freeze."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from saf_titan.saf.select.registry import SELECTORS
 from saf_titan.study.advise.steps import Steps, speedups, spread
 
 CEILING = 1.0
-"""The rate at which all heads are static: no freeze can make a step faster."""
+"""The rate at which all heads are static. No freeze makes a step faster than this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,14 +41,14 @@ class Rise:
     """What a freeze does to the loss before any further training."""
 
     heads: int
-    """Heads that became static: fewer than asked for where patterns do not fit."""
+    """Number of heads that became static: fewer than the rate asks for if no pattern fits some heads."""
     nats: float
-    """Change of the mean loss of a token."""
+    """Change of the loss, nats per token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The figures that advice is given on."""
+    """The measurements that the advice is based on."""
 
     checkpoint: str
     setting: str
@@ -57,31 +57,32 @@ class Measured:
     steps_left: int
     """Updates that the run still has to do after the checkpoint."""
     micro_batches: int
-    """Batches of the measured size in an update of the run, on one rank."""
+    """Number of batches of the measured size in an update of the run, on one rank."""
     num_heads: int
     seconds: dict[float, Quartiles]
-    """Of a step with a batch, by the rate of static heads; 0 and `CEILING` are there."""
+    """Rate of static heads -> seconds of a step with one batch; rate 0 and `CEILING` are included."""
     speedups: dict[float, Quartiles]
-    """Paired with the step of rate 0."""
+    """Rate of static heads -> how many times as fast a step is as one of rate 0, paired round by round."""
     attention_share: float
+    """Share of a step, in [0, 1], that attention takes with all heads live; projections are not counted."""
     freeze_seconds: dict[str, float]
-    """Stages of a freeze by the selector of the run: "calibrate", "fit"."""
+    """Stage of a freeze, "calibrate" or "fit" -> its seconds."""
     slope: float
-    """Nats that the training loss falls in an update at present; NaN where the run's log does not tell."""
+    """Fall of the training loss at the checkpoint, nats per update; NaN if the run's log has too few steps."""
     loss: float
-    """With all heads live, on held-out sequences that calibration has not seen; nats a token."""
+    """Loss with all heads live, on held-out sequences that calibration has not seen; nats per token."""
     rises: dict[str, dict[float, Rise]]
-    """By selector and rate."""
+    """Selector -> rate -> change of the loss."""
 
 
 def find_checkpoint(path: Path, config: Path | None = None) -> tuple[RunConfig, Path]:
-    """Return the run and the newest checkpoint whose heads are all live.
+    """Return the run of a checkpoint and its newest checkpoint whose heads are all live.
 
     Args:
         path: a checkpoint, or a run's folder.
         config: TOML file of the run; by default the one in the run's folder.
 
-    Raises ValueError where there is none.
+    Raises ValueError if there is no such checkpoint.
     """
     is_checkpoint = is_complete(path)
     file = config or (path.resolve().parent.parent if is_checkpoint else path) / CONFIG_FILE
@@ -112,16 +113,16 @@ def measure(
 
     Args:
         rates: shares of all heads, above 0 and below 1.
-        selectors: names; those that watch gradients during training cannot be measured here.
-        rounds: steps that are timed for each rate, at least two.
+        selectors: names of selectors, without those that average gradients during training.
+        rounds: number of steps that are timed for each rate, at least two.
         progress: called with (stage, done, total).
 
-    Raises ValueError for a selector that needs a run, and for too few held-out sequences.
+    Raises ValueError for a selector that averages gradients during training, and for too few held-out sequences.
     """
     if watching := [name for name in selectors if SELECTORS[name].watches_gradients]:
         raise ValueError(f"the selector {watching[0]} averages gradients over the steps of training: leave it out")
     n = run.saf.calibration_sequences
-    # one half is calibrated on, the other half tells the loss
+    # one half is for calibration, the other half for the loss
     run = dataclasses.replace(run, saf=dataclasses.replace(run.saf, calibration_sequences=2 * n))
     opened = open_checkpoint(run, checkpoint)
     seen, unseen = _halves(opened.data, n, run.calibration_batch_size)
@@ -152,7 +153,7 @@ def measure(
             rises[selector][rate] = Rise(heads=len(chosen.heads), nats=change)
             plans.setdefault(rate, chosen)
         progress("loss right after freezing", number + 1, len(selectors))
-    # a head that no pattern fits takes as long as any other
+    # no head is skipped here: a badly fitted pattern takes as long as any other
     plans[CEILING] = plan(CEILING, next(iter(selectors)), max_fit_kl=1e9)
     install(attentions, None)
 
@@ -186,7 +187,7 @@ def measure(
 def _halves(
     data: CalibrationData[TokenBatch], n: int, batch_size: int
 ) -> tuple[CalibrationData[TokenBatch], list[TokenBatch]]:
-    """The first n sequences to calibrate on, and the others, in batches of the same size."""
+    """Return the first n sequences, for calibration, and all others, both in batches of `batch_size`."""
     inputs_NT = torch.cat([batch[0]["input"] for batch in data.batches])
     labels_NT = torch.cat([batch[1] for batch in data.batches])
 
@@ -198,7 +199,10 @@ def _halves(
 
 
 def _slope(checkpoint: Path) -> float:
-    """Fall of the logged training loss, by a line through the last quarter of the steps up to the checkpoint."""
+    """Return the fall of the training loss in nats per update, by a line through the last quarter of the logged steps.
+
+    NaN if fewer than four steps of this quarter were logged.
+    """
     step = _step_of(checkpoint)
     try:
         log = read_run(checkpoint.resolve().parent.parent)

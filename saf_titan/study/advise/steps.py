@@ -1,4 +1,4 @@
-"""Training steps of one model with different heads static, timed in turns.
+"""Times training steps of one model with different heads static, in turns.
 
 Legend: B sequences, T time, V vocabulary.
 """
@@ -21,7 +21,10 @@ from saf_titan.saf.plan.plan import StaticPlan
 
 
 class Steps:
-    """Steps of a model on one batch: forward, backward, AdamW with a rate of 0, so that the weights stay."""
+    """Does training steps of a model on one batch: forward, backward, and AdamW.
+
+    The learning rate is 0, so that the weights do not change.
+    """
 
     def __init__(
         self, model: nn.Module, attentions: Sequence[SAFAttention], tokens_BT: Tensor, labels_BT: Tensor
@@ -33,7 +36,9 @@ class Steps:
     def time(self, plans: Mapping[float, StaticPlan | None], rounds: int) -> dict[float, list[float]]:
         """Return the seconds of `rounds` steps for each plan. Every round does one step with each plan, in turn.
 
-        One round before the first is not timed: it compiles and allocates. All heads are live afterwards.
+        A first round, which compiles and allocates, is not timed. All heads are live afterwards.
+
+        plans: rate -> the plan of the static heads; None for all heads live.
         """
         seconds: dict[float, list[float]] = {rate: [] for rate in plans}
         for number in range(rounds + 1):
@@ -89,20 +94,23 @@ def _timing(modules: Sequence[nn.Module], spent: list[float]) -> Iterator[None]:
 
 
 def _now() -> float:
-    """The clock, when all that was started on an accelerator is done."""
+    """Return the time in seconds, after the accelerator has finished all work."""
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()
     return time.perf_counter()
 
 
 def spread(values: Sequence[float]) -> Quartiles:
-    """Median and quartiles of at least two values."""
+    """Return the median and the quartiles of at least two values."""
     low, _, high = quantiles(values, n=4, method="inclusive")
     return Quartiles(median=median(values), low=low, high=high)
 
 
 def speedups(seconds: Mapping[float, Sequence[float]]) -> dict[float, Quartiles]:
-    """How many times as fast a step is as one with all heads live (rate 0), paired round by round."""
+    """Return how many times as fast a step is as one with all heads live (rate 0), paired round by round.
+
+    seconds: rate -> seconds of the step of each round.
+    """
     return {
         rate: spread([ordinary / own for ordinary, own in zip(seconds[0.0], values, strict=True)])
         for rate, values in seconds.items()

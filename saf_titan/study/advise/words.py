@@ -1,9 +1,10 @@
-"""The answer in words: what was measured, and whether freezing pays.
+"""Writes what was measured as text, and the advice: whether freezing pays, and at which rate.
 
-The rule is simple, and stands in the answer: among the rates at which a step is faster for sure and the freeze pays
-for itself before the run ends, take the highest whose immediate rise of the loss stays within a limit. The limit is
-given, or it is what the saved time is worth: the updates that it has room for, at the present slope of the training
-loss. Further training takes back a part of the rise, which is not known before.
+The rule: consider the rates at which a step is surely faster and the freeze pays for itself before the run ends. Of
+these, take the highest rate that raises the loss by no more than a limit right after the freeze. The user gives the
+limit; by default it is what the saved time is worth: the fall of the loss, at its present slope, in the updates that
+fit into the saved time. Further training takes back a part of the rise, and how large that part is cannot be known
+before.
 """
 
 from __future__ import annotations
@@ -16,25 +17,28 @@ from saf_titan.report.format import count, loss_text, seconds_text
 from saf_titan.study.advise.measure import CEILING, Measured
 
 DEFAULT_RISE = 0.01
-"""Limit of the rise, in nats, where the slope of the loss is not known."""
+"""Limit of the rise of the loss, in nats per token, if the slope of the loss is not known."""
 MIN_GAIN = 0.02
-"""A step must become faster by this share to be worth a freeze."""
+"""Share by which a step must become faster for a freeze to be worthwhile."""
 
 
 def break_even_updates(measured: Measured, rate: float) -> float:
-    """Updates of the run, on one rank, after which a freeze at `rate` has saved the seconds that it took."""
+    """Return after how many updates of the run, on one rank, a freeze at `rate` has saved the seconds that it took."""
     saved = measured.micro_batches * (measured.seconds[0.0].median - measured.seconds[rate].median)
     return sum(measured.freeze_seconds.values()) / saved if saved > 0 else math.inf
 
 
 def gentlest(measured: Measured, rate: float) -> tuple[str, float]:
-    """The selector whose freeze at `rate` raises the loss least, and the rise in nats."""
+    """Return the selector whose freeze at `rate` raises the loss least, and the rise in nats per token."""
     rises = {selector: by_rate[rate].nats for selector, by_rate in measured.rises.items()}
     return min(rises.items(), key=lambda item: item[1])
 
 
 def worth(measured: Measured, rate: float) -> float:
-    """Nats that the time saved at `rate` is worth at the present slope of the loss; NaN where that is not known."""
+    """Return what the time saved at `rate` is worth, in nats per token at the present slope of the loss.
+
+    NaN if the slope is not known.
+    """
     further = measured.steps_left - min(break_even_updates(measured, rate), measured.steps_left)
     return max(0.0, measured.slope * further * (measured.speedups[rate].median - 1))
 
@@ -42,7 +46,7 @@ def worth(measured: Measured, rate: float) -> float:
 def advice(measured: Measured, *, max_rise: float | None = None) -> str:
     """Return the recommendation as a paragraph, with its reasons.
 
-    max_rise: nats a token that the loss may rise right after the freeze; None for what the saved time is worth.
+    max_rise: how far the loss may rise right after the freeze, in nats per token; None for the worth of the saved time.
     """
     is_known = max_rise is None and math.isfinite(measured.slope)
 
@@ -93,7 +97,10 @@ def advice(measured: Measured, *, max_rise: float | None = None) -> str:
 
 
 def lines(measured: Measured, *, max_rise: float | None = None, is_terminal: bool = False) -> Iterator[str]:
-    """Everything that was measured, and the advice."""
+    """Yield lines with everything that was measured, and the advice as the last one.
+
+    max_rise: see `advice`; is_terminal: whether the headings of the tables are bold.
+    """
     rates = sorted(measured.seconds)
     yield f"{measured.checkpoint}: step {measured.step:,}, {measured.steps_left:,} updates left"
     yield measured.setting
