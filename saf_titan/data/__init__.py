@@ -1,1 +1,1 @@
-"""Token files as training data, and the look at them before a run starts."""
+"""The data of a run as loaders: token files, generated sequences, files of rows; and their check before the start."""

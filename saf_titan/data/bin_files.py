@@ -1,4 +1,4 @@
-"""`.bin` files of token ids without a manifest: those of nanoGPT, llm.c and modded-nanogpt, and single shards."""
+"""Reads `.bin` files of token ids without a manifest: those of nanoGPT, llm.c and modded-nanogpt, and single shards."""
 
 import hashlib
 import re
@@ -12,28 +12,30 @@ from saf_titan.data.manifest import BYTES_PER_TOKEN, NanoGPTMeta, read_nanogpt_m
 from saf_titan.data.shards import HEADER_BYTES, MAGIC_AND_VERSION, Segment, TokenFile, size_and_head
 
 JOURNAL = "progress.json"
-"""File that `rust_data.tokenize` keeps beside its shards until the corpus is complete."""
+"""Name of the file that `rust_data.tokenize` keeps beside its shards until the corpus is complete."""
 
 HELD_OUT_SHARE = 10
 MOST_HELD_OUT = 10_000_000
-"""Ids that are held out where no file is for validation: a tenth of all, at most what `rust_data.tokenize` takes."""
+"""If no file is for validation, one id in HELD_OUT_SHARE is held out, and at most MOST_HELD_OUT ids, as many as
+`rust_data.tokenize` holds out by default."""
 
 _PROBES = 8
 _PROBE_BYTES = 4096
 
 
 def find_files(path: Path) -> tuple[list[TokenFile], list[TokenFile], list[str]]:
-    """Find the files for training and for validation, and the names of `.bin` files that are neither.
+    """Return the files for training, the files for validation, and the names of `.bin` files that are neither.
 
-    A file is read alone. In a folder, names with the word "val" are for validation, names with the word "train" for
-    training; where no name has "train", all others are. Names that begin with "." or "_" are passed over.
+    path: a file, which is then the only one for training, or a folder. In a folder, files with the word "val" in their
+        name are for validation. Files with the word "train" are for training; if there are none, all others are. Names
+        that begin with "." or "_" are ignored.
 
     Raises:
-        ValueError: there is nothing to train on, or a file is damaged.
+        ValueError: there is no file to train on, or a file is damaged.
     """
     if path.is_file():
         if path.suffix != ".bin":
-            raise ValueError(f"{path}: is no .bin file of token ids; make one of text with {_command(path.parent)}")
+            raise ValueError(f"{path}: is no .bin file of token ids; make one from text with {_command(path.parent)}")
         return [read_token_file(path, read_nanogpt_meta(path.parent))], [], []
     if (path / JOURNAL).exists():
         raise ValueError(f"{path}: the corpus is unfinished; run rust_data.tokenize again with --resume")
@@ -54,10 +56,10 @@ def find_files(path: Path) -> tuple[list[TokenFile], list[TokenFile], list[str]]
 def read_token_file(path: Path, meta: NanoGPTMeta | None = None) -> TokenFile:
     """Read the header of a file, if it has one, and compare it with the size of the file.
 
-    meta: what is known of the ids of a file that has no header.
+    meta: the contents of meta.json, for a file without a header; None if there is none, and ids then have 2 bytes.
 
     Raises:
-        ValueError: the file cannot be read, is of an unknown version, or has another size than it should.
+        ValueError: the file cannot be read, has an unknown version, or has another size than it should.
     """
     size, head = size_and_head(path)
     words = np.frombuffer(head, dtype="<i4") if len(head) == HEADER_BYTES else np.zeros(HEADER_BYTES // 4, dtype="<i4")
@@ -65,7 +67,7 @@ def read_token_file(path: Path, meta: NanoGPTMeta | None = None) -> TokenFile:
         if words[0] != magic:
             continue
         if words[1] != version:
-            raise ValueError(f"{path}: is of version {words[1]} of its format; version {version} can be read")
+            raise ValueError(f"{path}: has version {words[1]} of its format, and only version {version} can be read")
         is_ours = int(words[3]) == width
         tokens = int(words[8:10].view("<u8")[0]) if is_ours else int(words[2])
         if size != HEADER_BYTES + width * tokens:
@@ -94,7 +96,7 @@ def read_token_file(path: Path, meta: NanoGPTMeta | None = None) -> TokenFile:
 def hold_out(files: Iterable[TokenFile]) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
     """Split files into segments for training and for validation.
 
-    Validation gets the last tenth of all ids, at most 10,000,000 of them.
+    Validation gets the last tenth of all ids, at most 10,000,000 of them. A file may be in both splits.
     """
     files = list(files)
     total = sum(file.tokens for file in files)
@@ -109,10 +111,10 @@ def hold_out(files: Iterable[TokenFile]) -> tuple[tuple[Segment, ...], tuple[Seg
 
 
 def fingerprint(segments: Iterable[Segment]) -> str:
-    """Return a digest of segments whose files have none: of their lengths and a few thousand ids spread over each.
+    """Return a digest of segments without digests in a manifest: of their lengths and of a sample of their ids.
 
-    It is equal for equal ids, wherever the files lie. Reading all ids would take minutes for a large corpus; the price
-    is that a change of a few ids within a file is not noticed.
+    The sample is eight pieces of 4 KiB, spread over each segment. The digest is equal for equal ids, wherever the files
+    lie. Reading all ids would take minutes for a large corpus, so a change of a few ids may go unnoticed.
     """
     digest = hashlib.sha256()
     for segment in segments:
@@ -129,7 +131,7 @@ def fingerprint(segments: Iterable[Segment]) -> str:
 
 
 def _has_word(word: str, path: Path) -> bool:
-    """Return whether a name holds a word as a word: "fineweb_val_000000.bin" has "val", "evaluation.bin" has not."""
+    """Return whether a file name has a whole word: "fineweb_val_000000.bin" has "val", "evaluation.bin" has not."""
     return re.search(rf"(?<![a-z]){word}(?![a-z])", path.stem.lower()) is not None
 
 

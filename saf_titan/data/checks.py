@@ -1,4 +1,4 @@
-"""The data of a run, looked at before anything is built: what is there, and what the run lacks. Imports no torch."""
+"""Checks the data of a run before anything is built, and describes them. Imports no torch."""
 
 from pathlib import Path
 
@@ -15,14 +15,14 @@ MOST_SAMPLED = 100_000
 
 
 def inspect_data(run: RunConfig, world_size: int, *, digests: bool = True) -> tuple[list[str], list[Problem]]:
-    """Look at headers, sizes and a sample of the ids of the run's data.
+    """Check headers, sizes and a sample of the ids of the run's data.
 
     digests: where data.verify asks for it, compare files of rows with their digests, which reads all of them. False on
         all ranks of a machine but one, and for a caller that does not use the problems. Digests of token files are
         compared when the loader is built, by all ranks together.
 
-    Returns lines that say what the run will read, and everything that would stop it; no lines where the data cannot be
-    read at all.
+    Returns lines that say what the run will read, and a problem for everything that would stop the run. There are no
+    lines if the data cannot be read.
     """
     if run.data.is_generated:
         return _inspect_generated(run)
@@ -52,7 +52,7 @@ def inspect_data(run: RunConfig, world_size: int, *, digests: bool = True) -> tu
 
 
 def _inspect_generated(run: RunConfig) -> tuple[list[str], list[Problem]]:
-    """The same of sequences that are generated: the generators themselves judge their settings."""
+    """Check generated sequences, as `inspect_data` does; the generators themselves check their settings."""
     size, rows = vocabulary(run.data), run.shape.vocab_size
     if rows < size:
         message = f"{run.data_source} have a vocabulary of {size}; set it to {size} or more"
@@ -71,7 +71,7 @@ def _inspect_generated(run: RunConfig) -> tuple[list[str], list[Problem]]:
 
 
 def _inspect_row_files(run: RunConfig, world_size: int, *, digests: bool) -> tuple[list[str], list[Problem]]:
-    """The same of rows in files: all that describes them must be what the run says."""
+    """Check files of rows, as `inspect_data` does; the keys of [data] that describe the rows must be true of them."""
     data, path = run.data, Path(run.data.path)
     try:
         folder = open_row_folder(path, data)
@@ -112,7 +112,7 @@ def _inspect_row_files(run: RunConfig, world_size: int, *, digests: bool) -> tup
 
 
 def _splits_of_rows(run: RunConfig) -> list[Split]:
-    """The parts of a folder of rows that a run reads."""
+    """Return the splits of a folder of rows that a run reads."""
     splits: list[Split] = ["train"]
     if run.saf.enable and run.saf.calibration_split == "validation":
         splits.append("calibration")

@@ -1,4 +1,4 @@
-"""What `data.path` holds: the token ids of a split, the vocabulary, and where the validation ids come from."""
+"""Opens the token files at `data.path`: the ids of each split, the vocabulary, and the source of the validation ids."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ SPLITS = ("train", "val")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Corpus:
-    """The token files of a run, whose headers and sizes have been checked. `open_corpus` makes it."""
+    """The token files of a run. `open_corpus` makes this object, after it has checked headers and sizes."""
 
     path: Path
     vocab_size: int
     eot: int | None
-    """Id of the token that ends a document; None where nothing tells it."""
+    """Id of the token that ends a document; None if it is not known."""
     has_digests: bool
-    """Whether a manifest holds a digest of each file."""
+    """Whether there is a manifest, which holds a digest of each file."""
     segments: dict[str, tuple[Segment, ...]]
-    """The ids of each split, "train" and "val"."""
+    """Split, "train" or "val" -> the parts of files that its ids are in."""
     digests: dict[str, str]
-    """Identity of each split."""
+    """Split -> a digest, which is equal for equal ids."""
     validation: str
     """Where the validation ids come from, in words."""
     unused: tuple[str, ...] = ()
@@ -39,12 +39,12 @@ class Corpus:
 
 
 def open_corpus(path: Path, *, vocab_size: int = 0, splits: Collection[str] = SPLITS) -> Corpus:
-    """Look at headers and sizes of the files of a corpus.
+    """Check headers and sizes of the files of a corpus, and return the corpus.
 
     Args:
         path: a folder with manifest.json, a folder of .bin files, or one .bin file.
-        vocab_size: size of the vocabulary, for files that do not tell it; 0 where they do.
-        splits: splits to look at.
+        vocab_size: size of the vocabulary, for files that do not store it; 0 if they do.
+        splits: splits to open, of "train" and "val".
 
     Raises:
         ValueError: there is no corpus, a file is missing or damaged, or the size of the vocabulary is unknown.
@@ -90,15 +90,20 @@ def open_corpus(path: Path, *, vocab_size: int = 0, splits: Collection[str] = SP
 
 
 def open_stream(path: Path, split: str, *, vocab_size: int = 0) -> TokenStream:
-    """Map one split of a corpus into memory; arguments and errors are those of `open_corpus`."""
+    """Map the ids of one split of a corpus into memory; for arguments and errors see `open_corpus`."""
     return open_corpus(path, vocab_size=vocab_size, splits=(split,)).stream(split)
 
 
 def _require_known_vocabulary(path: Path, told: set[int], given: int) -> int:
-    """Return the size of the vocabulary that the files tell or that was given; raise ValueError unless there is one."""
+    """Return the size of the vocabulary.
+
+    told: sizes that the files store; given: the size in the configuration, or 0.
+
+    Raises ValueError if no size is known, or more than one.
+    """
     if not told and not given:
         raise ValueError(
-            f"{path}: its files do not tell the size of their vocabulary; set data.vocab_size (50257 for GPT-2)"
+            f"{path}: its files do not store the size of their vocabulary; set data.vocab_size (50257 for GPT-2)"
         )
     sizes = told | ({given} if given else set())
     if len(sizes) > 1:

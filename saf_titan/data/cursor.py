@@ -1,9 +1,9 @@
-"""One global cursor from which every rank derives its share of an endless or finite row of sequences.
+"""The base of all loaders: a global cursor, from which every rank derives its part of each batch.
 
 The cursor counts the sequences that all ranks together have been given. A batch takes the next
-`ranks x local_batch_size` sequences, and each rank a run of `local_batch_size` among them. So the sequences of an
-optimizer step are the same for every number of ranks and every depth of gradient accumulation that make the same global
-batch, and the state needs no rank.
+`ranks x local_batch_size` sequences, and each rank takes `local_batch_size` consecutive ones of them. Therefore an
+optimizer step has the same sequences for every number of ranks and every depth of gradient accumulation with the same
+global batch, and the saved state is the same on all ranks.
 """
 
 from abc import abstractmethod
@@ -38,13 +38,18 @@ class CursorLoader(BaseDataLoader):
     @dataclass(kw_only=True, slots=True)
     class Config(BaseDataLoader.Config):
         infinite: bool = True
-        """Go on for ever. Otherwise stop after `num_windows`, with a last batch that is filled up with sequences whose
-        targets are all ignored, so that every rank gets as many batches."""
+        """Go on for ever. Otherwise stop after `num_windows` sequences. The last batch is then filled up with sequences
+        whose targets are all ignored, so that every rank gets the same number of batches."""
         batches_per_step: int = 1
-        """Of a loader that stops: batches that are used together, as in a pipeline; it stops after whole steps."""
+        """For a loader that stops: number of batches that are used together, as in a pipeline. The loader stops after a
+        multiple of this number."""
 
         def for_calibration(self, seed: int, *, held_out: bool = True) -> Self:
-            """The sequences of a calibration, in an order of their own; by default out of what training never sees."""
+            """Return the loader of a calibration.
+
+            seed: seed of the order of its sequences.
+            held_out: take held-out sequences, which training never sees; False for those of the training split.
+            """
             raise NotImplementedError
 
     num_windows: int
@@ -60,29 +65,29 @@ class CursorLoader(BaseDataLoader):
 
     @abstractmethod
     def window(self, sequence: int) -> int:
-        """Return which window of its source sequence number `sequence` is."""
+        """Return the number of the window that sequence number `sequence` is."""
 
     @abstractmethod
     def _read(self, sequences_B: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets of consecutive sequences."""
+        """Return inputs and targets, int64 [B, T], of the sequences with these numbers."""
 
     @abstractmethod
     def _meaning(self) -> dict[str, Any]:
-        """Return what gives the cursor its meaning: fields of `_SETTINGS`, and for files the digest of the `corpus`."""
+        """Return what the order of the sequences depends on: fields of `_SETTINGS`, and "corpus", a digest of files."""
 
     def _other_corpus(self) -> str:
-        """Return, as the start of an error, that the files hold something else than what the cursor was saved for."""
+        """Return the beginning of the error for a state that was saved with other files; it ends before "than"."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the cursor and the settings that give it its meaning; they are equal on all ranks."""
+        """Return the cursor and what the order of the sequences depends on; the state is the same on all ranks."""
         return {"version": _STATE_VERSION, "cursor": self._cursor, **self._meaning()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved cursor.
 
         Raises:
-            ValueError: the cursor belongs to other data or to another order, so it would point at other sequences.
+            ValueError: the state was saved with other data or another order, where the cursor means other sequences.
         """
         here = self.state_dict()
         for field, name in _SETTINGS.items():
@@ -99,13 +104,13 @@ class CursorLoader(BaseDataLoader):
 
     @property
     def num_batches(self) -> int:
-        """Batches that a rank gets of a loader that stops; the last ones may be filled up."""
+        """Number of batches that a loader that stops gives each rank; the last batches may be filled up."""
         num_steps = -(-self.num_windows // (self._sequences_a_batch * self._batches_per_step))
         return num_steps * self._batches_per_step
 
     @property
     def tokens_given(self) -> int:
-        """Tokens that all ranks together have been given so far, those before a resume included."""
+        """Number of tokens that all ranks together have been given so far, including those before a resume."""
         return self._cursor * self._seq_len
 
     @property

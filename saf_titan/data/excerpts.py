@@ -1,4 +1,4 @@
-"""Excerpts of a stream of tokens: sequences of one length that do not overlap, for calibration, losses and analysis.
+"""Cuts excerpts out of a stream of tokens: sequences of one length that do not overlap, for calibration and analysis.
 
 Legend: N excerpts, T time.
 """
@@ -16,15 +16,17 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Excerpts:
-    """Sequences of one stream of tokens, each behind the ids that the model's texts begin with."""
+    """Sequences of one stream of tokens, each after the ids that every text of the model begins with."""
 
     tokens_NT: Tensor
-    """int64."""
+    """The sequences, int64 [N, T], including the opening ids."""
     positions: tuple[int, ...]
-    """Where each sequence begins in the stream, in tokens."""
+    """Position in the stream, in tokens, at which each sequence begins."""
     source: str
+    """Name of the stream, for messages."""
     opening: tuple[int, ...] = ()
-    """The ids before every sequence: a model that was trained with <bos> before each text is another one without."""
+    """Ids that every sequence begins with, such as <bos>: a model that was trained with <bos> attends differently
+    without it."""
 
 
 def cut_excerpts(
@@ -36,14 +38,17 @@ def cut_excerpts(
     source: str,
     opening: tuple[int, ...] = (),
 ) -> Excerpts:
-    """Cut sequences out of a stream.
+    """Cut sequences that do not overlap out of a stream.
 
     Args:
-        read: gives the ids start <= i < stop of the stream.
-        num_sequences: that many, spread evenly over the stream; None: all of them.
-        length: tokens of a sequence, those that it begins with included.
+        read: returns the ids at positions start <= i < stop of the stream.
+        num_tokens: length of the stream.
+        num_sequences: number of sequences, which are spread evenly over the stream; None for as many as there are.
+        length: tokens of a sequence, including the opening ids.
+        source: name of the stream, for messages.
+        opening: ids that every sequence begins with.
 
-    Raises ValueError for a stream that is too short.
+    Raises ValueError if the stream is too short, or if the opening leaves no room for other tokens.
     """
     fresh = length - len(opening)
     if fresh < 1:

@@ -1,4 +1,4 @@
-"""Training sequences that rust_data generates in memory: MQAR and class tokens, as arrays. Imports no torch."""
+"""Generates sequences of MQAR and of class tokens with rust_data, as arrays in memory. Imports no torch."""
 
 from functools import lru_cache
 
@@ -12,23 +12,25 @@ IGNORE_INDEX = mqar.IGNORE
 
 
 def vocabulary(data: DataSection) -> int:
-    """Number of ids of the sequences that `data` describes, answers included."""
+    """Return the number of ids of the sequences that `data` describes, including the answers."""
     return data.vocab_size or MQAR_VOCABULARY if data.kind == "mqar" else data.generated_vocabulary
 
 
 def training_seed(data: DataSection) -> int:
-    """Seed of the training sequences for `generate_rows`."""
+    """Return the seed of the training sequences, for `generate_rows`."""
     return 1_000_000 + 100_000 * (data.seed - FIRST_ZOOLOGY_SEED) if data.zoology else data.seed
 
 
 def generate_rows(
     data: DataSection, *, seed: int, first_row: int, rows: int, length: int, pairs: int = 0, draw: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return inputs and labels, int64 [rows, length]; labels are IGNORE_INDEX where nothing is asked.
+    """Return inputs and labels, int64 [rows, length]; labels are IGNORE_INDEX at positions without a question.
 
     Args:
-        pairs: of mqar; 0 for those of `data`.
-        draw: sequences that share one random stream, with data.zoology; 0 for data.zoology_rows.
+        seed, first_row: a row depends on the seed and its number alone; rows `first_row` and following are returned.
+        length: tokens of a row.
+        pairs: for mqar, key-value pairs of a row; 0 for data.pairs.
+        draw: with data.zoology, number of rows that share one random stream; 0 for data.zoology_rows.
 
     Raises ValueError for settings that a generator refuses.
     """
@@ -69,7 +71,7 @@ def generate_rows(
         threads=1,
     )
     labels_NT = np.full(drawn.tokens.shape, IGNORE_INDEX, dtype=np.int64)
-    # the answers are the last ids
+    # answers have the last ids of the vocabulary
     labels_NT[:, -1] = vocabulary(data) - data.classes + drawn.labels
     return drawn.tokens.astype(np.int64), labels_NT
 
@@ -77,19 +79,19 @@ def generate_rows(
 def questions(
     data: DataSection, inputs_NT: np.ndarray, labels_NT: np.ndarray, *, pairs: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return what rows of `generate_rows` ask, and the tokens that each answer follows from.
+    """Return the questions of rows of `generate_rows`, and for each question the tokens that its answer follows from.
 
-    Relevant are, for mqar, the value behind the key that is asked for; for class tokens, the distinct tokens. A
-    question without a relevant token is left out: where gamma is small, some rows have no distinct token.
+    For mqar, the relevant token is the value after the key that is asked for; for class tokens, the distinct tokens
+    are. A question without a relevant token is left out: if gamma is small, some rows have no distinct token.
 
-    pairs: as in `generate_rows`. Returns the row and the position of each of M questions, int64 (M,) each, and the
-    relevant tokens, bool (M, T).
+    pairs: as in `generate_rows`. Returns the row and the position of each of M questions, int64 (M,) each, and whether
+    each token is relevant, bool (M, T).
     """
     row_M, position_M = np.nonzero(labels_NT != IGNORE_INDEX)
     tokens_MT = inputs_NT[row_M]
     if data.kind == "mqar":
         relevant_MT = tokens_MT == labels_NT[row_M, position_M][:, None]
-        # the values of the context stand at its odd places; behind it, a filler may happen to be the same token
+        # the values of the pairs are at odd positions; after the pairs, a filler may happen to be the same token
         relevant_MT[:, 2 * (pairs or data.pairs) :] = False
         relevant_MT[:, ::2] = False
     else:
@@ -98,10 +100,13 @@ def questions(
     return row_M[is_known_M], position_M[is_known_M], relevant_MT[is_known_M]
 
 
-# consecutive batches, of one rank or of several, are often parts of one draw
+# cached, because consecutive batches, of one rank or of several, are often parts of one draw
 @lru_cache(maxsize=4)
 def _zoology_draw(data: DataSection, seed: int, rows: int, length: int, pairs: int) -> tuple[np.ndarray, np.ndarray]:
-    """One draw of the published procedure, int32 [rows, length]; its fillers have the same seed, as published."""
+    """Return inputs and labels of one draw of the published procedure, int32 [rows, length].
+
+    As published, the same seed draws the pairs and the fillers.
+    """
     inputs_NT, labels_NT = mqar.generate_zoology(
         rows,
         vocab_size=vocabulary(data),
@@ -118,9 +123,9 @@ def _zoology_draw(data: DataSection, seed: int, rows: int, length: int, pairs: i
 
 
 def _torch_integers(below: int, seed: int, number: int) -> np.ndarray:
-    """The integers of torch.manual_seed(seed); torch.randint(below, (number,)) on a CPU, int64, without torch.
+    """Return the integers of `torch.manual_seed(seed); torch.randint(below, (number,))` on a CPU, int64, without torch.
 
-    Both are the Mersenne twister; torch takes the remainder of each of its 32-bit words.
+    Both NumPy and torch have the Mersenne twister; torch takes the remainder of each of its 32-bit words.
     """
     generator = np.random.MT19937()
     generator._legacy_seeding(seed)

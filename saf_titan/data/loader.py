@@ -1,4 +1,4 @@
-"""torchtitan's view of a token corpus: windows of token files, in a seeded order."""
+"""Gives windows of token files to torchtitan, in a seeded order."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +17,8 @@ from saf_titan.data.windows import Split, WindowOrder, split_windows
 class ShardLoader(CursorLoader):
     """Yields batches of windows of `seq_len` tokens, and as targets the token that follows each token.
 
-    Windows do not overlap.
-
-    The held-out split is cut in two: calibration statistics come from the first half of its windows, the reported
-    validation loss from the second.
+    Windows do not overlap. The windows of the held-out split are cut in two: the first half is for calibration, the
+    second half for the reported validation loss.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -28,9 +26,9 @@ class ShardLoader(CursorLoader):
         path: str = ""
         """Folder that holds manifest.json or .bin files, or one .bin file."""
         corpus_vocab_size: int = 0
-        """Size of the vocabulary, for .bin files that do not tell it. 0: they do."""
+        """Size of the vocabulary, for .bin files that do not store it. 0: the files store it."""
         split: Split = "train"
-        """Windows to read."""
+        """The split whose windows are read."""
         max_tokens: int = 0
         """Read only the first windows of the split, as many as have this many tokens, and at least one. 0: all."""
         seed: int = 1337
@@ -38,7 +36,7 @@ class ShardLoader(CursorLoader):
         shuffle: bool = True
         """Shuffle the windows of each epoch; otherwise in the order of the corpus."""
         verify: bool = False
-        """Compare all shards with their digests first."""
+        """Compare all shards with their digests first; each rank reads a part of them."""
         vocab_size: int = 0
         """Rows of the model's embedding, which must cover the corpus. 0: not checked."""
 
@@ -69,12 +67,13 @@ class ShardLoader(CursorLoader):
 
     def _read(self, sequences_B: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
         windows_B = self._first_window + self._order.windows(sequences_B)
-        # one token more than a window: the last one's target
+        # one token more than a window has: the target of its last token
         starts_B = (windows_B * self._seq_len).tolist()
         tokens_BT = torch.from_numpy(
             np.stack([self._stream.read(start, start + self._seq_len + 1) for start in starts_B])
         )
-        # a copy: of a batch of one, contiguous() would be a view, and the inputs would change with it
+        # the targets are a copy: for a batch of one sequence, contiguous() returns a view of the same memory as the
+        # inputs, which would then change with the targets
         return tokens_BT[:, :-1].contiguous(), tokens_BT[:, 1:].clone()
 
     def _meaning(self) -> dict[str, Any]:
@@ -99,7 +98,7 @@ def require_covered(source: str, corpus_vocab_size: int, vocab_size: int) -> Non
 
 
 class NullTokenizer(BaseTokenizer):
-    """Stands where torchtitan builds a tokenizer for every run: a run on token files needs none."""
+    """The tokenizer that torchtitan builds for every run; it does nothing, because token files need no tokenizer."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseTokenizer.Config):

@@ -1,4 +1,4 @@
-"""The manifest of a token corpus: what `rust_data.tokenize` wrote, checked field by field as it is read."""
+"""Reads the manifest of a token corpus, which `rust_data.tokenize` wrote, and checks it field by field."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ BYTES_PER_TOKEN = {"uint16": 2, "uint32": 4}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardEntry:
-    """One file of a split."""
+    """One file of a split, as the manifest describes it."""
 
     file: str
     tokens: int
@@ -28,7 +28,7 @@ class ShardEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
-    """What a folder of shards holds."""
+    """What a manifest says of a folder of shards."""
 
     path: Path
     tokenizer_name: str
@@ -39,7 +39,7 @@ class Manifest:
     splits: dict[str, tuple[ShardEntry, ...]]
 
     def digest(self, split: str) -> str:
-        """Return the identity of a split: it is equal for equal bytes, wherever the files lie."""
+        """Return a digest of a split, which is equal for equal bytes, wherever the files lie."""
         parts = [self.tokenizer_sha256, *(shard.sha256 for shard in self.splits[split])]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -48,7 +48,8 @@ def read_manifest(folder: Path) -> Manifest:
     """Read `folder/manifest.json`.
 
     Raises:
-        ValueError: no such file, a file of another format, an unfinished corpus, or a field that is missing or wrong.
+        ValueError: the file does not exist or has another format, the corpus is unfinished, or a field is missing or
+            wrong.
     """
     table = read_table(folder / FILE_NAME)
     path = table.path
@@ -70,18 +71,18 @@ def read_manifest(folder: Path) -> Manifest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NanoGPTMeta:
-    """What `rust_data.tokenize --format nanogpt` writes beside files that have no header."""
+    """The file that `rust_data.tokenize --format nanogpt` writes beside its token files, which have no header."""
 
     path: Path
     vocab_size: int
     eot: int
     dtype: str
     tokens: dict[str, int]
-    """Number of ids in each file, by its name."""
+    """File name -> number of ids in the file."""
 
 
 def read_nanogpt_meta(folder: Path) -> NanoGPTMeta | None:
-    """Read `folder/meta.json`; None if there is none, or one that other programs wrote.
+    """Read `folder/meta.json`; return None if there is none, or if another program wrote it.
 
     Raises:
         ValueError: a field is missing or wrong.
@@ -109,21 +110,21 @@ def read_nanogpt_meta(folder: Path) -> NanoGPTMeta | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizerEntry:
-    """The tokenizer that the ids of a corpus come from."""
+    """The tokenizer that a corpus was made with."""
 
     path: Path
-    """The file that tells it."""
+    """The file that names the tokenizer."""
     name: str
     sha256: str
 
 
 def read_tokenizer(corpus: Path) -> TokenizerEntry | None:
-    """Return what the manifest of a corpus says of its tokenizer; None where there is no manifest of `rust_data`.
+    """Return the tokenizer that the manifest of a corpus names; None if `rust_data` wrote no manifest there.
 
     corpus: a folder, or one of its .bin files.
 
     Raises:
-        ValueError: the manifest is no JSON, or a field is missing or wrong.
+        ValueError: the manifest is not JSON, or a field is missing or wrong.
     """
     folder = corpus.parent if corpus.is_file() else corpus
     for path in (folder / FILE_NAME, folder / META_NAME):
@@ -142,10 +143,10 @@ def read_tokenizer(corpus: Path) -> TokenizerEntry | None:
 def read_table(path: Path, *, remedy: str = "") -> "JsonTable":
     """Read a file that holds one JSON object.
 
-    remedy: what to do if there is no such file, for the error.
+    remedy: for the error, what to do if the file does not exist.
 
     Raises:
-        ValueError: the file cannot be read, or holds something else.
+        ValueError: the file cannot be read, or does not hold a JSON object.
     """
     try:
         root = json.loads(path.read_text(encoding="utf-8"))
@@ -160,7 +161,7 @@ def read_table(path: Path, *, remedy: str = "") -> "JsonTable":
 def _read_dtype(table: "JsonTable") -> str:
     dtype = table.get("dtype", str)
     if dtype not in BYTES_PER_TOKEN:
-        raise ValueError(f"{table.path}: dtype is {dtype!r}; known are {', '.join(BYTES_PER_TOKEN)}")
+        raise ValueError(f"{table.path}: dtype is {dtype!r}, and must be {' or '.join(BYTES_PER_TOKEN)}")
     return dtype
 
 
@@ -201,13 +202,13 @@ class JsonTable:
             raise ValueError(f"{self._path}: {self._name(key)} is missing")
         value = self._value[key]
         if type(value) is not kind:
-            raise ValueError(f"{self._path}: {self._name(key)} is {value!r}, which is no {kind.__name__}")
+            raise ValueError(f"{self._path}: {self._name(key)} is {value!r}, and must be of type {kind.__name__}")
         if isinstance(value, int) and value < 0:
             raise ValueError(f"{self._path}: {self._name(key)} is {value}, which is negative")
         return value
 
     def has(self, key: str, kind: type) -> bool:
-        """Return whether there is such a key, with a value of this type."""
+        """Return whether the object has the key, with a value of exactly this type."""
         return type(self._value.get(key)) is kind
 
     def expect(self, key: str, wanted: str | int) -> None:

@@ -1,4 +1,4 @@
-"""Training sequences that rust_data has written to files: MQAR and class tokens, as a loader."""
+"""Gives rows of files that `rust_data.gen` wrote, sequences of MQAR or class tokens, to torchtitan."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,9 +20,9 @@ class RowFileLoader(CursorLoader):
     @dataclass(kw_only=True, slots=True)
     class Config(CursorLoader.Config):
         data: DataSection = field(default_factory=DataSection)
-        """Where the files are, and of which kind."""
+        """Folder and kind of the files."""
         split: Split = "train"
-        """Rows to read."""
+        """The split whose rows are read."""
         seed: int = 1337
         """Seed of the order of rows."""
         shuffle: bool = True

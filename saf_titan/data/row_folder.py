@@ -1,7 +1,7 @@
-"""Folders of rows that `python -m rust_data.gen` wrote: what they hold, and their rows as arrays. Imports no torch.
+"""Reads folders of rows that `python -m rust_data.gen` wrote: the manifest, and rows as arrays. Imports no torch.
 
-A folder has a manifest.json, and shards `<split>_<number>.npz` of whole rows. Their arrays lie in the files as they are
-(`numpy.savez` does not compress), so they are mapped into memory and not read.
+A folder has a manifest.json and shards `<split>_<number>.npz`, which hold whole rows. The arrays in the shards are not
+compressed, so the shards are mapped into memory and only the rows that are asked for are read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from saf_titan.data.manifest import FILE_NAME, JsonTable, read_table
 from saf_titan.data.windows import Split
 
 HELD_OUT = ("test", "val", "valid", "validation")
-"""Names of a split that calibration and validation read; the first one that there is."""
+"""Names that the held-out split may have; the first of these that has rows is for calibration and validation."""
 
 _ARRAYS = {"mqar": ("inputs", "labels"), "class_tokens": ("tokens", "labels")}
 
@@ -37,33 +37,33 @@ class RowShard:
 
 @dataclass(frozen=True, kw_only=True)
 class RowFolder:
-    """What a folder holds; `open_row_folder` makes it."""
+    """What the manifest says of a folder of rows; `open_row_folder` reads it."""
 
     path: Path
     kind: str
     length: int
     """Tokens of a row."""
     vocabulary: int
-    """Number of ids, answers included."""
+    """Number of ids, including the answers."""
     settings: dict[str, int | bool]
-    """Keys of [data] that describe the rows, with the values that the rows have."""
+    """Key of [data] that describes the rows -> its value for these rows."""
     splits: dict[str, tuple[RowShard, ...]]
 
     @property
     def held_out(self) -> str | None:
-        """Name of the split that training does not read; None if there is none."""
+        """Name of the split that training does not read; None if no split of such a name has rows."""
         return next((name for name in HELD_OUT if self.num_rows(name)), None)
 
     def num_rows(self, split: str) -> int:
         return sum(shard.rows for shard in self.splits.get(split, ()))
 
     def part(self, split: Split) -> tuple[str, int, int]:
-        """Name of the split of the folder that a loader reads, its first row there, and the number of its rows.
+        """Return the name of the folder's split that a loader reads, its first row there, and the number of its rows.
 
-        The held-out rows are cut in two: the first half is for calibration, the second for validation.
+        The held-out rows are cut in two: the first half is for calibration, the second half for validation.
 
         Raises:
-            ValueError: there is no such split, or not one row.
+            ValueError: the folder has no such split, or no row for the loader.
         """
         name = "train" if split == "train" else self.held_out
         if name is None or not self.num_rows(name):
@@ -77,11 +77,11 @@ class RowFolder:
         return name, first, number
 
     def digest(self, name: str) -> str:
-        """Identity of a split: it is equal for equal bytes, wherever the files lie."""
+        """Return a digest of a split, which is equal for equal bytes, wherever the files lie."""
         return hashlib.sha256("\n".join(shard.sha256 for shard in self.splits[name]).encode()).hexdigest()
 
     def damaged(self) -> list[str]:
-        """The names of shards whose bytes are not those of the manifest; reads all files once."""
+        """Return the names of shards that differ from their digests in the manifest. All files are read once."""
         shards = [shard for shards in self.splits.values() for shard in shards]
         return [shard.path.name for shard in shards if _native.sha256(shard.path) != shard.sha256]
 
@@ -90,7 +90,7 @@ class Rows:
     """The rows of one split, mapped into memory.
 
     Raises:
-        ValueError: a shard is missing or is not what the manifest says.
+        ValueError: a shard is missing or does not have the rows that the manifest says.
     """
 
     def __init__(self, folder: RowFolder, name: str) -> None:
@@ -101,10 +101,10 @@ class Rows:
     def read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return inputs and labels of rows by their numbers, int64 [rows, length].
 
-        Labels are IGNORE_INDEX where nothing is asked.
+        Labels are IGNORE_INDEX at positions without a question.
 
         Raises:
-            ValueError: an id is beyond the vocabulary of the manifest.
+            ValueError: an id lies outside the vocabulary of the manifest.
         """
         inputs, labels = [], []
         for row in rows.tolist():
@@ -126,7 +126,7 @@ class Rows:
     def _labels(self, label: np.ndarray) -> np.ndarray:
         if self._folder.kind == "mqar":
             return label
-        # the class is asked for at the last position, by an id of its own behind all others
+        # the class is asked for at the last position; the ids of the classes are the last ones of the vocabulary
         labels_T = np.full(self._folder.length, IGNORE_INDEX, dtype=np.int64)
         labels_T[-1] = self._folder.vocabulary - int(self._folder.settings["classes"]) + int(label)
         return labels_T
@@ -136,7 +136,7 @@ def open_row_folder(path: Path, data: DataSection) -> RowFolder:
     """Read the manifest of a folder of rows.
 
     Raises:
-        ValueError: there is none, it is of another kind than `data` asks for, or a field is missing or wrong.
+        ValueError: there is no manifest, it is of another kind than data.kind, or a field is missing or wrong.
     """
     remedy = f"write the folder with `python -m rust_data.gen {data.kind.replace('_', '-')} ... --out {path}`"
     table = read_table(path / FILE_NAME, remedy=remedy)
@@ -172,7 +172,7 @@ def _shards(path: Path, split: JsonTable) -> tuple[RowShard, ...]:
 
 
 def _shard_arrays(folder: RowFolder, shard: RowShard) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and labels of a shard as they lie in the file."""
+    """Return inputs and labels of a shard, with the types that they have in the file."""
     inputs, labels = (_mapped(shard.path, name) for name in _ARRAYS[folder.kind])
     labels_shape = (shard.rows, folder.length) if folder.kind == "mqar" else (shard.rows,)
     if inputs.shape != (shard.rows, folder.length) or labels.shape != labels_shape:
@@ -187,12 +187,12 @@ def _mapped(path: Path, name: str) -> np.ndarray:
     """Map one array of an .npz file into memory.
 
     Raises:
-        ValueError: the file is missing, is no such file, or its array is compressed.
+        ValueError: the file is missing or damaged, its array is compressed, or it holds something else than ids.
     """
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as member:
             if archive.getinfo(f"{name}.npy").compress_type != zipfile.ZIP_STORED:
-                raise ValueError(f"{path}: is compressed; rows are read from files of rust_data.gen as they are")
+                raise ValueError(f"{path}: is compressed, and must not be: write the folder again with rust_data.gen")
             start = _start_of(path, archive.getinfo(f"{name}.npy"))
             version = np.lib.format.read_magic(member)
             read_header: Any = {(1, 0): np.lib.format.read_array_header_1_0}.get(
@@ -201,7 +201,9 @@ def _mapped(path: Path, name: str) -> np.ndarray:
             shape, is_fortran, dtype = read_header(member)
             header = member.tell()
         if is_fortran or dtype.kind not in "iu":
-            raise ValueError(f"{path}: {name} is no array of ids in rows")
+            raise ValueError(
+                f"{path}: {name} must be an array of whole numbers in row-major order: write the folder again"
+            )
         return np.memmap(path, dtype=dtype, mode="r", offset=start + header, shape=shape)
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror or error}); write the folder again") from None
@@ -210,7 +212,7 @@ def _mapped(path: Path, name: str) -> np.ndarray:
 
 
 def _start_of(path: Path, member: zipfile.ZipInfo) -> int:
-    """Where the bytes of a stored member begin: behind its local header, whose extra field has a length of its own."""
+    """Return the offset of the bytes of a stored member: after its local header, whose length is not in the index."""
     with path.open("rb") as file:
         file.seek(member.header_offset + 26)
         name, extra = np.frombuffer(file.read(4), dtype="<u2").tolist()

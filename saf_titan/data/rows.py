@@ -1,8 +1,8 @@
-"""Training sequences that rust_data generates in memory: MQAR and class tokens, as a loader.
+"""Gives sequences that rust_data generates in memory, MQAR or class tokens, to torchtitan.
 
-A row depends on a seed and its number alone. The seeds of training, calibration and validation never meet: training has
-`data.seed`, validation 800001 + length + pairs, and calibration takes the upper half of all 64-bit seeds (of all 32-bit
-seeds with data.zoology).
+A row depends on a seed and its number alone. Training, calibration and validation never have the same seed: training
+has `data.seed`, validation 800001 + length + pairs, and calibration takes the upper half of all 64-bit seeds (of all
+32-bit seeds with data.zoology).
 """
 
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ from saf_titan.data.loader import require_covered
 _CALIBRATION_SEEDS = 1 << 63
 _ZOOLOGY_CALIBRATION_SEEDS = 1 << 31
 _NO_END = 1 << 62
-"""More rows than anybody asks for."""
+"""A number of rows that no run reaches."""
 
 
 class RowLoader(CursorLoader):
@@ -28,20 +28,20 @@ class RowLoader(CursorLoader):
     @dataclass(kw_only=True, slots=True)
     class Config(CursorLoader.Config):
         data: DataSection = field(default_factory=DataSection)
-        """What is generated."""
+        """The kind of sequences, and the settings of their generator."""
         seed: int = 1337
-        """Which rows: those of another seed are others."""
+        """Seed of the rows; another seed gives other rows."""
         pairs: int = 0
-        """mqar: key-value pairs of a row. 0: those of `data`."""
+        """mqar: key-value pairs of a row. 0: data.pairs."""
         draw: int = 0
-        """Rows of one random stream with data.zoology. 0: data.zoology_rows."""
+        """With data.zoology: number of rows that share one random stream. 0: data.zoology_rows."""
         max_rows: int = _NO_END
-        """Rows of a loader that stops."""
+        """For a loader that stops: number of rows."""
         vocab_size: int = 0
         """Rows of the model's embedding, which must cover the ids. 0: not checked."""
 
         def for_calibration(self, seed: int, *, held_out: bool = True) -> Self:
-            assert held_out, "the configuration refuses it"
+            assert held_out, "the configuration refuses calibration on training sequences"
             if self.data.zoology:
                 # each seed has room for a million draws
                 return replace(self, seed=_ZOOLOGY_CALIBRATION_SEEDS + (seed % 2000) * 1_000_000)
@@ -70,5 +70,5 @@ class RowLoader(CursorLoader):
         return torch.from_numpy(inputs_BT), torch.from_numpy(labels_BT)
 
     def _meaning(self) -> dict[str, Any]:
-        # the run's folder is compared in the other keys of [data]
+        # other keys of [data] are compared with those of the run's folder, when a run goes on
         return {"kind": self._data.kind, "seq_len": self._seq_len, "seed": self._seed}

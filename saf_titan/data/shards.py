@@ -1,7 +1,7 @@
-"""Token files: what their headers say, and the files of a split as one long array that is never read whole.
+"""Reads token files: their headers, and the files of a split as one stream that is mapped into memory.
 
-A file is a header of 256 little-endian int32 and then the token ids, uint16 or uint32; llm.c, modded-nanogpt and
-rust_data write it. nanoGPT's files are the ids alone. Words of the header:
+llm.c, modded-nanogpt and rust_data write files of a header of 256 little-endian int32 and then the token ids, uint16 or
+uint32. Files of nanoGPT hold the ids alone. Words of the header:
 
     0       magic: 20240520 for 2-byte ids, 20240801 for 4-byte ids
     1       version: 1 for 2-byte ids, 7 for 4-byte ids
@@ -32,7 +32,7 @@ MAGIC_AND_VERSION = {2: (20240520, 1), 4: (20240801, 7)}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenFile:
-    """A file whose size agrees with its header, or with the lack of one."""
+    """A file of token ids, whose header and size have been checked."""
 
     path: Path
     width: int
@@ -41,19 +41,19 @@ class TokenFile:
     """Bytes before the first id: 1024, or 0 for the ids alone."""
     tokens: int
     vocab_size: int = 0
-    """Size of the vocabulary, where the header tells it; otherwise 0."""
+    """Size of the vocabulary, if the header stores it; otherwise 0."""
     eot: int | None = None
-    """Id of the end-of-text token, where the header tells it."""
+    """Id of the end-of-text token, if the header stores it; otherwise None."""
 
     def map(self, start: int, stop: int) -> np.ndarray:
-        """Map the ids `start` to `stop` of the file into memory."""
+        """Map the ids at positions start <= i < stop of the file into memory."""
         offset = self.header_bytes + self.width * start
         return np.memmap(self.path, dtype=f"<u{self.width}", mode="r", offset=offset, shape=(stop - start,))
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The ids `start` to `stop` of a file, which belong to one split."""
+    """The ids at positions start <= i < stop of a file, which belong to one split."""
 
     file: TokenFile
     start: int

@@ -1,4 +1,4 @@
-"""The loaders of a run's configuration, whatever kind of data it has."""
+"""Chooses the loaders of a run for the kind of data that its configuration names."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from saf_titan.data.rows import RowLoader
 
 
 def training_loader(run: RunConfig) -> CursorLoader.Config:
-    """Return the loader of the training sequences."""
+    """Return the configuration of the loader of the training sequences."""
     data = run.data
     if data.from_files:
         return RowFileLoader.Config(data=data, seed=data.seed, shuffle=data.shuffle, vocab_size=run.shape.vocab_size)
@@ -28,8 +28,9 @@ def training_loader(run: RunConfig) -> CursorLoader.Config:
 
 
 def validation_loader(run: RunConfig) -> CursorLoader.Config:
-    """Return the loader of what a validation goes over; of generated data, for one set of lengths and pairs, which the
-    validator fills in.
+    """Return the configuration of the loader of the validation sequences.
+
+    For generated data, the validator fills in length and number of pairs of each kind of sequences.
     """
     loader = training_loader(run)
     if isinstance(loader, RowLoader.Config):

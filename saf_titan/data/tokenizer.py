@@ -1,4 +1,4 @@
-"""The tokenizer of a run's corpus, found through the manifest beside its token files."""
+"""Finds the tokenizer of a run's corpus by the manifest beside its token files."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ def find_tokenizer(corpus: Path, given: str | None, *, vocab_size: int) -> Token
 
     Args:
         corpus: `data.path` of the run.
-        given: name or file to load in its place; compared with the corpus if that is still there.
-        vocab_size: ids that the model knows.
+        given: name or file of a tokenizer to load; None for the one that the manifest names. If the corpus still
+            exists, it must be the corpus's own.
+        vocab_size: number of ids that the model knows.
 
-    Raises ValueError if nothing tells the tokenizer, if it is gone, or if it is not the tokenizer of the corpus.
+    Raises ValueError if the tokenizer is not known, if its file is gone, if it is not the tokenizer of the corpus, or
+    if it has more ids than the model.
     """
     recorded = read_tokenizer(corpus) if corpus.exists() else None
     tokenizer = Tokenizer(given if given is not None else _recorded_name(corpus, recorded))
@@ -38,11 +40,11 @@ def find_tokenizer(corpus: Path, given: str | None, *, vocab_size: int) -> Token
 
 
 def _recorded_name(corpus: Path, recorded: TokenizerEntry | None) -> str:
-    """What `Tokenizer` takes for the tokenizer of a corpus."""
+    """Return the name or file that `Tokenizer` loads the tokenizer of a corpus from."""
     if not corpus.exists():
         raise ValueError(f"data.path = {corpus} of the run is gone, and with it the name of its tokenizer; {_REMEDY}")
     if recorded is None:
-        raise ValueError(f"the files in {corpus} do not tell their tokenizer; {_REMEDY}")
+        raise ValueError(f"the files in {corpus} do not name their tokenizer; {_REMEDY}")
     # a file comes first: it may have the name of a bundled tokenizer
     beside = recorded.path.parent / FILE_NAME
     if beside.is_file():

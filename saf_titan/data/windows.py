@@ -1,9 +1,10 @@
-"""The order in which the windows of a stream are visited: each epoch is a seeded permutation of all windows.
+"""The windows of a split, and the order in which they are visited: each epoch is a seeded permutation of all windows.
 
-The permutation is a Feistel network on a grid of about sqrt(n) x sqrt(n) cells, with modular addition instead of xor so
-that n can be any number; cells beyond n are walked over (Black and Rogaway, "Ciphers with Arbitrary Finite Domains",
-2002). It needs no memory, gives any element at once, and rests on SHA-512 and 64-bit integers alone, so the order is
-the same on every machine and with every version of NumPy.
+The permutation of n windows is a Feistel network on a grid of about sqrt(n) x sqrt(n) cells. It adds modulo the number
+of rows or columns, instead of xor, so that n can be any number. A result beyond n is permuted again until it is below n
+(Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). The permutation needs no memory, any element can be
+computed alone, and it uses only SHA-512 and 64-bit integers, so that the order is the same on every machine and with
+every version of NumPy.
 """
 
 import hashlib
@@ -23,15 +24,15 @@ Split = Literal["train", "calibration", "validation"]
 def split_windows(num_tokens: int, split: Split, seq_len: int) -> tuple[int, int]:
     """Return the first window of a split and the number of its windows; windows do not overlap.
 
-    The windows of the held-out ids are cut in two: the first half is for calibration, the second, which is the larger
-    one of an odd number, for validation. Documents play no part in it: a single document can be cut like many.
+    The held-out windows are cut in two: the first half is for calibration, the second half for validation, which gets
+    one more of an odd number. Windows ignore the borders of documents.
 
-    num_tokens: ids of the train split for "train", of the val split for the others.
+    num_tokens: number of ids of the train split for "train", of the val split otherwise.
 
     Raises:
-        ValueError: there is not one window.
+        ValueError: the split has no window.
     """
-    # the last id of a window needs the one behind it as its target
+    # the last id of a window needs the next one as its target
     total = max(0, (num_tokens - 1) // seq_len)
     half = total // 2
     first, num_windows = {"train": (0, total), "calibration": (0, half), "validation": (half, total - half)}[split]
@@ -70,7 +71,7 @@ class WindowOrder:
 
 
 def permute(elements_N: np.ndarray, size: int, *, seed: int, epoch: int) -> np.ndarray:
-    """Apply the permutation of 0..size-1 that belongs to (seed, epoch) to the given elements; int64 in and out."""
+    """Return the images of some elements, int64 (N,), under the permutation of 0..size-1 of a seed and an epoch."""
     keys = np.frombuffer(hashlib.sha512(struct.pack("<QQQ", seed, epoch, size)).digest(), dtype="<u8")
     num_rows = math.isqrt(size - 1) + 1
     num_columns = -(-size // num_rows)
@@ -81,8 +82,8 @@ def permute(elements_N: np.ndarray, size: int, *, seed: int, epoch: int) -> np.n
 
 
 def _shuffle_grid(cells_N: np.ndarray, num_rows: int, num_columns: int, keys: np.ndarray) -> np.ndarray:
-    """Permute the cells 0..num_rows*num_columns-1: shift rows by a hash of the column, then columns by one of the row,
-    several times.
+    """Permute the cells 0..num_rows*num_columns-1: alternately shift the row by a hash of the column, and the column
+    by a hash of the row.
     """
     rows_N, columns_N = np.divmod(cells_N, np.uint64(num_columns))
     for number in range(_ROUNDS):
@@ -94,7 +95,7 @@ def _shuffle_grid(cells_N: np.ndarray, num_rows: int, num_columns: int, keys: np
 
 
 def _hash(values_N: np.ndarray, key: np.uint64) -> np.ndarray:
-    """Return 32 well mixed bits of each value: the output function of SplitMix64 (Steele, Lea, Flood, 2014)."""
+    """Return a hash of 32 bits for each value, by the output function of SplitMix64 (Steele, Lea, Flood, 2014)."""
     x_N = values_N * np.uint64(0x9E3779B97F4A7C15) + key
     x_N = (x_N ^ (x_N >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x_N = (x_N ^ (x_N >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

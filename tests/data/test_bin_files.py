@@ -141,7 +141,10 @@ def test_the_flat_form_of_our_tokenizer_tells_its_vocabulary(tmp_path: Path) -> 
     ("content", "message"),
     [
         (llm_c(IDS)[:-10], r"has 7014 bytes, and by its header \(3000 ids of 2 bytes\) it should have 7024; the file"),
-        (struct.pack("<3i", 20240520, 3, 5).ljust(1034, b"\0"), "is of version 3 of its format; version 1 can be read"),
+        (
+            struct.pack("<3i", 20240520, 3, 5).ljust(1034, b"\0"),
+            "has version 3 of its format, and only version 1 can be read",
+        ),
         (b"\0" * 11, "has no header, and its 11 bytes are no whole number of ids of 2 bytes"),
     ],
     ids=["cut", "version", "odd"],

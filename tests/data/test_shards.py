@@ -158,7 +158,7 @@ def test_parts_of_a_verification_cover_all_shards(write_corpus) -> None:
         ("version", 2, "version is 2, and 1 is expected"),
         ("complete", False, "--resume"),
         ("complete", "yes", "complete is 'yes'"),
-        ("dtype", "uint64", "dtype is 'uint64'; known are uint16, uint32"),
+        ("dtype", "uint64", "dtype is 'uint64', and must be uint16 or uint32"),
         ("tokenizer", [], r"tokenizer is \[\]"),
         ("tokenizer.vocab_size", "many", "tokenizer.vocab_size is 'many'"),
         ("tokenizer.vocab_size", True, "tokenizer.vocab_size is True"),

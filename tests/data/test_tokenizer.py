@@ -46,7 +46,7 @@ def test_what_is_gone_is_asked_for(corpus: Path, tmp_path: Path) -> None:
         find_tokenizer(corpus, None, vocab_size=VOCABULARY)
     assert find_tokenizer(corpus, str(copy), vocab_size=VOCABULARY).vocab_size == 257
     (corpus / "manifest.json").unlink()
-    with pytest.raises(ValueError, match="do not tell their tokenizer; give --tokenizer"):
+    with pytest.raises(ValueError, match="do not name their tokenizer; give --tokenizer"):
         find_tokenizer(corpus, None, vocab_size=VOCABULARY)
     shutil.rmtree(corpus)
     with pytest.raises(ValueError, match=r"data.path = .*corpus of the run is gone"):
