@@ -109,7 +109,7 @@ def _seed_key_fault(key: str, seeds: Sequence[int]) -> str | None:
         try:
             convert(seed, _KEYS[key])
         except Mismatch as mismatch:
-            return f"holds {key}, which takes no seed {seed}: it {mismatch}"
+            return f"holds {key}, which cannot be the seed {seed}: it {mismatch}"
     return None
 
 
@@ -163,7 +163,7 @@ def _values(
     for key, value in table.items():
         if key not in hints:
             match = nearest(key, [*hints, *sections])
-            hint = f"did you mean {match}?" if match else f"there is {', '.join([*hints, *sections])}"
+            hint = f"did you mean {match}?" if match else f"the keys are {', '.join([*hints, *sections])}"
             if key in _SECTIONS and skipped:
                 hint = f"settings of all runs stand in [set]: write [set.{key}]"
             problems.append(Problem(source, key, _shown(value), f"unknown key; {hint}"))
@@ -191,7 +191,7 @@ def _conflicts(study: Study) -> Iterator[Problem]:
         yield Problem(source, "arm", "", "is missing: write one [[arm]] for each way to train")
         return
     if not study.seeds:
-        yield problem("seeds", [], "must hold one seed at least")
+        yield problem("seeds", [], "must hold at least one seed")
     if repeated := _repeated(study.seeds):
         yield problem("seeds", list(study.seeds), f"holds {repeated} twice")
     for key in dict.fromkeys(study.seed_keys):
@@ -201,7 +201,11 @@ def _conflicts(study: Study) -> Iterator[Problem]:
     if twice := _repeated(names):
         yield problem("name", twice, "is the name of two arms; every arm needs its own")
     elif twice := _repeated(names, folder_name):
-        yield problem("name", twice, "differs from another arm's name in signs alone, so their folders would be one")
+        yield problem(
+            "name",
+            twice,
+            'differs from another arm\'s name only in signs that become "_" in the names of folders; rename one',
+        )
     if study.baseline and study.baseline not in names:
         yield problem("baseline", study.baseline, _no_such_arm(study.baseline, names))
     launch = study.launch
@@ -235,7 +239,7 @@ def _conflicts(study: Study) -> Iterator[Problem]:
             elif name == arm.name:
                 yield problem(key, name, "is the arm itself", place)
         if arm.seconds_of and arm.tokens_of:
-            yield problem("seconds_of", arm.seconds_of, "excludes tokens_of; give one of the two", place)
+            yield problem("seconds_of", arm.seconds_of, "cannot be combined with tokens_of; give one of the two", place)
     yield from _circles(study)
 
 
@@ -244,7 +248,7 @@ def _weights(study: Study) -> Iterator[Problem]:
     parent, place = study.parent, f"{study.file}: [parent]"
     remedy = "whose runs begin at step 0; take one away"
     if parent.weights and parent.run:
-        message = "excludes weights: an arm goes on from a checkpoint, or begins anew with its weights; give one"
+        message = "cannot be combined with weights: an arm goes on from a checkpoint, or is new with weights; give one"
         yield Problem(place, "run", _shown(parent.run), message)
     if parent.weights and parent.settings:
         message = "gives the weights, so no parent is trained and the other settings of [parent] have no effect"
@@ -290,6 +294,6 @@ def _circles(study: Study) -> Iterator[Problem]:
         for key, other in arm.references.items() if arm.name in circle else ():
             if other in circle:
                 names = ", ".join(other.name for other in study.arm if other.name in circle)
-                message = f"makes a circle: {names} wait for each other"
+                message = f"is circular: {names} wait for each other"
                 yield Problem(arm_source(str(study.file), arm.name), key, _shown(other), message)
                 return

@@ -65,7 +65,7 @@ def test_all_faults_of_a_file_at_once(tmp_path: Path) -> None:
         ("", 'baseline = "ordinry": is no arm; did you mean "ordinary"?'),
         (': arm "prune"', 'heads_of = "ordinari": is no arm; did you mean "ordinary"?'),
         (': arm "timed"', 'seconds_of = "timed": is the arm itself'),
-        (': arm "timed"', 'seconds_of = "timed": excludes tokens_of; give one of the two'),
+        (': arm "timed"', 'seconds_of = "timed": cannot be combined with tokens_of; give one of the two'),
     ):
         assert f"{file}{place}: {fault}" in found
 
@@ -82,7 +82,7 @@ def test_all_faults_of_a_file_at_once(tmp_path: Path) -> None:
         (f'config = "debug_cpu"\n{ARMS}[[arm]]\nname = "me an"\n[[arm]]\nname = "me-an"', "differs from another arm's"),
         (
             'config = "debug_cpu"\n[[arm]]\nname = "a"\nheads_of = "b"\n[[arm]]\nname = "b"\nheads_of = "a"',
-            "makes a circle: a, b wait for each other",
+            "is circular: a, b wait for each other",
         ),
         (f'config = "debug_cpu"\nseeds = [1, 2]\n[parent]\nrun = "x"\n{ARMS}', "is one parent for several seeds"),
         (f'config = "debug_cpu"\ntraining.steps = 3\n{ARMS}', "write [set.training]"),

@@ -193,7 +193,7 @@ def test_faults_of_all_parts_come_with_those_of_the_base(tmp_path: Path, capsys:
     [
         ('["data.sed"]', 'holds "data.sed", which is no key of a run; did you mean data.seed?'),
         ('["seed"]', 'holds "seed", which is no key of a run; '),
-        ('["data.path"]', "holds data.path, which takes no seed 1: it must be a string"),
+        ('["data.path"]', "holds data.path, which cannot be the seed 1: it must be a string"),
     ],
 )
 def test_a_wrong_seed_key_is_one_line(
@@ -225,7 +225,10 @@ def test_an_arm_with_weights_is_a_new_run(tmp_path: Path) -> None:
     [
         (TEXT.replace("[[arm]]", '[parent]\nweights = "x"\n[[arm]]', 1), "branch_step = 4: has no effect beside"),
         (TEXT.replace("saf.rate = 0.25", 'weights = "x"', 1), "branch_fraction = 0.25: has no effect beside weights"),
-        (TEXT.replace("[[arm]]", '[parent]\nrun = "y"\nweights = "x"\n[[arm]]', 1), 'run = "y": excludes weights'),
+        (
+            TEXT.replace("[[arm]]", '[parent]\nrun = "y"\nweights = "x"\n[[arm]]', 1),
+            'run = "y": cannot be combined with weights',
+        ),
         (
             TEXT.replace("[[arm]]", '[parent]\nweights = "x"\noptimizer.lr = 1e-3\n[[arm]]', 1),
             'weights = "x": gives the weights, so no parent is trained',
