@@ -48,8 +48,18 @@ def attention(
     model that is the reason.
     """
     layer = heads_of(module)
+    if layer is None and getattr(getattr(module, "config", None), "saf_plan", None) is not None:
+        raise ValueError(
+            f"{type(module).__name__}: the model was saved with static heads, and this class holds no plan for them; "
+            "load it with saf_titan.hf.load or AutoModelForCausalLM.from_pretrained"
+        )
     if layer is None or layer.is_plain:
         return ordinary_attention(module, query, key, value, attention_mask, dropout, scaling, rule), None
+    if query.shape[1] != layer.num_heads:
+        raise ValueError(
+            f"layer {layer.layer}: attention got {query.shape[1]} of the {layer.num_heads} heads: static heads need "
+            "all heads on one device; load the model without tensor parallelism (tp_plan)"
+        )
     mask = _require_causal(layer, attention_mask, rule)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if layer.capture is not None:
@@ -100,10 +110,12 @@ def _require_causal(layer: HeadsOfLayer, mask: CausalMask | Tensor | None, rule:
     reason = next((what for name, what in _UNKNOWN_RULES.items() if rule.get(name) is not None), None)
     if reason is None and not getattr(layer.module, "is_causal", True):
         reason = "attention in both directions"
+    if reason is None and mask is None:
+        reason = "attention without a mask, as with a paged cache"
     if reason is None and not isinstance(mask, CausalMask):
         reason = "a four-dimensional attention mask of the caller"
     if isinstance(mask, CausalMask) and reason is None:
-        reason = mask.obstacle
+        reason = mask.position_obstacle(rule.get("position_ids")) or mask.obstacle
         if reason is None:
             return mask
     raise ValueError(

@@ -48,8 +48,11 @@ class HeadsOfLayer:
 
     def __init__(self, module: Any, layer: int) -> None:
         self.module, self.layer = module, layer
-        self.layout = find_layout(module)
-        self.num_heads = int(module.config.num_attention_heads)
+        num_heads = getattr(getattr(module, "config", None), "num_attention_heads", None)
+        if not isinstance(num_heads, int):
+            raise ValueError(f"{type(module).__name__}: its configuration gives no single num_attention_heads")
+        self.num_heads = num_heads
+        self.layout = find_layout(module, self.num_heads)
         self.num_kv_heads = self.layout.num_kv_heads
         self.capture: CaptureFn | None = None
         self.inner_attention = Tap()

@@ -9,8 +9,7 @@ Legend: H query heads, K kv heads, D head width, C model width.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +21,16 @@ class Layout(ABC):
     def __init__(self, module: Any) -> None:
         self.module = module
 
+    needs: ClassVar[tuple[str, ...]]
+    """Attributes of the attention modules that have this layout."""
+
     @property
     @abstractmethod
     def num_kv_heads(self) -> int: ...
+
+    @abstractmethod
+    def sizes(self, num_heads: int) -> dict[str, tuple[tuple[int, int], tuple[int | None, int | None]]]:
+        """Return, for each projection, its (inputs, outputs) and those that the layout needs; None for any number."""
 
     @property
     @abstractmethod
@@ -49,9 +55,19 @@ class Layout(ABC):
 class SeparateLayout(Layout):
     """`q_proj`, `k_proj`, `v_proj`, `o_proj`."""
 
+    needs = ("q_proj", "k_proj", "v_proj", "o_proj", "head_dim")
+
     @property
     def num_kv_heads(self) -> int:
-        return int(self.module.k_proj.weight.shape[0]) // int(self.module.head_dim)
+        return _size(self.module.k_proj)[1] // int(self.module.head_dim)
+
+    def sizes(self, num_heads: int) -> dict[str, tuple[tuple[int, int], tuple[int | None, int | None]]]:
+        width, kv_width = num_heads * self.module.head_dim, self.num_kv_heads * self.module.head_dim
+        needed = {"q_proj": (None, width), "k_proj": (None, kv_width), "v_proj": (None, kv_width)}
+        return {
+            name: (_size(getattr(self.module, name)), size)
+            for name, size in {**needed, "o_proj": (width, None)}.items()
+        }
 
     @property
     def projection(self) -> nn.Module:
@@ -70,9 +86,17 @@ class SeparateLayout(Layout):
 class GPT2Layout(Layout):
     """`c_attn` (C, 3 * C), transposed: queries, keys, values; `c_proj`."""
 
+    needs = ("c_attn", "c_proj", "embed_dim", "num_heads", "head_dim")
+
     @property
     def num_kv_heads(self) -> int:
         return int(self.module.num_heads)
+
+    def sizes(self, num_heads: int) -> dict[str, tuple[tuple[int, int], tuple[int | None, int | None]]]:
+        C = num_heads * self.module.head_dim
+        # the shape of the weight itself: a linear layer has the same inputs and outputs, but is not transposed
+        inputs, outputs = self.module.c_attn.weight.shape
+        return {"c_attn": ((inputs, outputs), (C, 3 * C)), "c_proj": (_size(self.module.c_proj), (C, C))}
 
     @property
     def projection(self) -> nn.Module:
@@ -91,9 +115,16 @@ class GPT2Layout(Layout):
 class GPTNeoXLayout(Layout):
     """`query_key_value` (H * 3 * D, C): of each head its queries, keys, values; `dense`."""
 
+    needs = ("query_key_value", "dense", "head_size")
+
     @property
     def num_kv_heads(self) -> int:
         return int(self.module.config.num_attention_heads)
+
+    def sizes(self, num_heads: int) -> dict[str, tuple[tuple[int, int], tuple[int | None, int | None]]]:
+        width = num_heads * self.module.head_size
+        fused, out = self.module.query_key_value, self.module.dense
+        return {"query_key_value": (_size(fused), (None, 3 * width)), "dense": (_size(out), (width, None))}
 
     @property
     def projection(self) -> nn.Module:
@@ -110,21 +141,41 @@ class GPTNeoXLayout(Layout):
         return linear.weight.detach()[block], None if linear.bias is None else linear.bias.detach()[block]
 
 
-_LAYOUTS: dict[str, Callable[[nn.Module], Layout]] = {
-    "c_attn": GPT2Layout,
-    "query_key_value": GPTNeoXLayout,
-    "q_proj": SeparateLayout,
-}
+_LAYOUTS: tuple[type[Layout], ...] = (GPT2Layout, GPTNeoXLayout, SeparateLayout)
 
 
-def find_layout(module: nn.Module) -> Layout:
-    """The layout of an attention module; ValueError, naming its class, if it is none of those known."""
-    for name, layout in _LAYOUTS.items():
-        if hasattr(module, name):
-            return layout(module)
-    raise ValueError(
-        f"{type(module).__name__} has none of the projections {', '.join(_LAYOUTS)}: its heads cannot be told apart"
-    )
+def find_layout(module: nn.Module, num_heads: int) -> Layout:
+    """Return the layout of an attention module with `num_heads` query heads.
+
+    Raises ValueError, which names the class of the module, if the module has none of the known layouts: the rows of a
+    head would be those of other heads.
+    """
+    kind = type(module).__name__
+    found = next((layout for layout in _LAYOUTS if all(hasattr(module, name) for name in layout.needs)), None)
+    if found is None:
+        raise ValueError(
+            f"{kind} has none of the known projections (c_attn and c_proj as in GPT-2; query_key_value and dense as in "
+            "GPT-NeoX; q_proj, k_proj, v_proj and o_proj): its heads cannot be told apart"
+        )
+    layout = found(module)
+    for name, (size, needed) in layout.sizes(num_heads).items():
+        if any(number not in (None, part) for part, number in zip(size, needed, strict=True)):
+            expected = " to ".join("any number" if number is None else str(number) for number in needed)
+            raise ValueError(
+                f"{kind}: {name} maps {size[0]} to {size[1]} numbers, expected {expected} for {num_heads} query heads "
+                f"and {layout.num_kv_heads} kv heads of one width: its heads cannot be told apart"
+            )
+    return layout
+
+
+def _size(linear: Any) -> tuple[int, int]:
+    """Return the numbers of inputs and outputs of a projection, also if its weight is quantized or transposed."""
+    if hasattr(linear, "out_features"):
+        return int(linear.in_features), int(linear.out_features)
+    if getattr(linear, "weight", None) is None:
+        raise ValueError(f"{type(linear).__name__}, a projection of attention, has no weight of its own")
+    inputs, outputs = linear.weight.shape
+    return int(inputs), int(outputs)
 
 
 def value_weight(layout: Layout) -> tuple[Tensor, Tensor | None]:

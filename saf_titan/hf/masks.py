@@ -15,6 +15,9 @@ import torch
 from torch import Tensor
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
+_NO_SKIP = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+"""Arguments of `sdpa_mask` with which it returns a matrix in every case."""
+
 
 class CausalMask:
     """The mask of one forward; the matrix, where it is needed, is made once and shared by the layers."""
@@ -31,6 +34,7 @@ class CausalMask:
         """How many of the latest keys a query sees, its own included; None for all."""
         # a cache of fixed size gives its own counter as an offset, and counts on before the matrix is made
         self._arguments = arguments | {"q_offset": self.q_offset, "kv_offset": self.kv_offset}
+        self._checked_positions: tuple[Tensor, str | None] | None = None
 
     @property
     def is_prefill(self) -> bool:
@@ -46,7 +50,7 @@ class CausalMask:
     @cached_property
     def all_visible_B1RJ(self) -> Tensor:
         """`visible_B1RJ` as a matrix in every case."""
-        mask: Tensor | None = sdpa_mask(**self._arguments | {"allow_is_causal_skip": False})
+        mask: Tensor | None = sdpa_mask(**self._arguments | _NO_SKIP)
         assert mask is not None
         return mask
 
@@ -62,6 +66,13 @@ class CausalMask:
     @cached_property
     def obstacle(self) -> str | None:
         """What of this mask a static head cannot follow; None if it can."""
+        mask_BJ: Tensor | None = self._arguments.get("attention_mask")
+        num_tokens = self.q_offset + self.q_length
+        if mask_BJ is not None and mask_BJ.shape[1] < num_tokens:
+            return (
+                f"the attention mask has {mask_BJ.shape[1]} columns for {num_tokens} tokens; it needs one for each "
+                "token, those in the cache included"
+            )
         if (padding_BJ := self.padding_BJ) is not None:
             # text begins at most once in a row: padding, text, padding
             text_BJ = torch.nn.functional.pad(padding_BJ.logical_not().long(), (1, 0))
@@ -71,7 +82,7 @@ class CausalMask:
             return "the cache has dropped early keys of a layer without a sliding window"
         if self.window is None and self._arguments["mask_function"] is causal_mask_function:
             return None
-        plain: Tensor | None = sdpa_mask(**self._arguments | {"attention_mask": None, "allow_is_causal_skip": False})
+        plain: Tensor | None = sdpa_mask(**self._arguments | _NO_SKIP | {"attention_mask": None})
         assert plain is not None
         places_R = torch.arange(self.q_length, device=plain.device) + self.q_offset
         lag_RJ = places_R[:, None] - (torch.arange(self.kv_length, device=plain.device) + self.kv_offset)
@@ -81,6 +92,40 @@ class CausalMask:
                 "the model packs sequences or attends in blocks or both ways (its mask is not that of one causal text)"
             )
         return None
+
+    def position_obstacle(self, positions: Tensor | None) -> str | None:
+        """Return why static heads cannot follow the position ids of this forward, as a clause; None if they can.
+
+        A pattern belongs to one text that begins at its first token. The position ids must count the tokens of that
+        text, with or without the padding at its left. Other ids, for example of several texts packed into a row, pass
+        transformers without an error wherever it makes a plain causal mask: with a cache, and with a padding mask.
+
+        positions: int64 (B, R), or (1, R) for all sequences alike; the same tensor is compared only once.
+        """
+        if positions is None:
+            return None
+        if self._checked_positions is None or self._checked_positions[0] is not positions:
+            self._checked_positions = positions, self._compare_positions(positions.cpu())
+        return self._checked_positions[1]
+
+    def _compare_positions(self, positions_BR: Tensor) -> str | None:
+        if positions_BR.ndim != 2:
+            return f"position_ids have {positions_BR.ndim} dimensions, and not one row for each sequence"
+        place_R = torch.arange(self.q_length) + self.q_offset
+        pads_B = torch.zeros(1, dtype=torch.int64) if self.pads_B is None else self.pads_B
+        is_padding_BR = torch.tensor(False) if self.padding_BJ is None else self.padding_BJ[:, self.q_offset :]
+        fits_B = torch.tensor(False)
+        for first_B in (torch.zeros_like(pads_B), pads_B):
+            fits_B = fits_B | ((positions_BR == place_R - first_B[:, None]) | is_padding_BR).all(1)
+        if fits_B.all():
+            return None
+        row = int(fits_B.logical_not().nonzero()[0])
+        found = positions_BR.expand(len(fits_B), -1)[row].tolist()
+        shown = ", ".join(map(str, found[:12])) + (", ..." if len(found) > 12 else "")
+        return (
+            f"position_ids of row {row} are {shown}, which do not count the tokens of one text from {self.q_offset}: "
+            "the row packs sequences or skips positions; give each sequence a row of its own, without position_ids"
+        )
 
     @cached_property
     def padding_BJ(self) -> Tensor | None:

@@ -60,7 +60,8 @@ class StaticHeadsMixin:
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         self.plan = None
-        cast(nn.Module, self).register_forward_pre_hook(_require_our_attention)
+        # the decoder itself, which everything runs: it may also be called without its output head
+        cast(Any, self).base_model.register_forward_pre_hook(_require_our_attention)
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
         """Every model of these classes attends by our function; another one, asked for by name, is refused."""
@@ -266,8 +267,18 @@ def our_config(config: PreTrainedConfig) -> PreTrainedConfig:
 @cache
 def config_class(ordinary: Any) -> Any:
     """Our subclass of a configuration of transformers."""
+
+    def to_dict(self: Any) -> dict[str, Any]:
+        """As in transformers. With a plan, the saved settings name our attention.
+
+        An ordinary class that is given the folder by its own name, such as ``LlamaForCausalLM``, only warns of the
+        ``model_type``; but it stops at the name of an attention that it does not know.
+        """
+        values: dict[str, Any] = ordinary.to_dict(self)
+        return values | ({} if values.get("saf_plan") is None else {"attn_implementation": ATTENTION})
+
     members = {"model_type": PREFIX + ordinary.model_type, "__module__": __name__, "__doc__": ordinary.__doc__}
-    return type(f"SAF{ordinary.__name__}", (ordinary,), members)
+    return type(f"SAF{ordinary.__name__}", (ordinary,), members | {"to_dict": to_dict})
 
 
 def model_class(config: PreTrainedConfig) -> Any:
