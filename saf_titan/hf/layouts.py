@@ -1,9 +1,9 @@
-"""Where the weights of a head lie in an attention module of transformers.
+"""Which rows of the weights of an attention module of transformers belong to which head.
 
-Three layouts serve all supported models: separate projections (Llama and its relatives), GPT-2's fused `c_attn`, whose
+Three layouts cover all supported models: separate projections (Llama and similar models), GPT-2's fused `c_attn`, whose
 matrices are transposed, and GPT-NeoX's `query_key_value`, which interleaves the heads.
 
-Legend: H query heads, K kv heads, D head width, C model width.
+Shapes: H query heads, K kv heads, D head dim, C model width.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 class Layout(ABC):
-    """The weights of an attention module by head. Everything returned is a view: writing to it changes the module."""
+    """The weights of an attention module by head. All tensors are views: a change of one changes the module."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -40,20 +40,26 @@ class Layout(ABC):
     @property
     @abstractmethod
     def output_weight(self) -> Tensor:
-        """(C, H * D): a block of columns for each head."""
+        """Return the weight of the output projection, (C, H * D): D columns for each head."""
 
     @abstractmethod
     def rows(self, kind: str, head: int) -> tuple[Tensor, Tensor | None]:
-        """Weight rows (D, C) and bias (D,) of a query head, kind "q", or of a kv head, kind "k" or "v"."""
+        """Return the weight rows (D, C) and the bias (D,) of one head; the bias is None if the projection has none.
+
+        kind: "q" for a query head; "k" or "v" for the keys or values of a kv head.
+        """
 
     def joins_heads(self, kind: str) -> bool:
-        """Whether a norm over all heads reads the queries ("q") or keys ("k"): live heads then depend on all rows."""
+        """Return whether one norm spans the queries ("q") or keys ("k") of all heads, as in Olmo 2.
+
+        The scores of a live head then depend on the rows of all heads.
+        """
         norm = getattr(self.module, f"{kind}_norm", None)
         return norm is not None and norm.weight.numel() != self.module.head_dim
 
 
 class SeparateLayout(Layout):
-    """`q_proj`, `k_proj`, `v_proj`, `o_proj`."""
+    """Separate projections `q_proj`, `k_proj`, `v_proj`, `o_proj`."""
 
     needs = ("q_proj", "k_proj", "v_proj", "o_proj", "head_dim")
 
@@ -84,7 +90,7 @@ class SeparateLayout(Layout):
 
 
 class GPT2Layout(Layout):
-    """`c_attn` (C, 3 * C), transposed: queries, keys, values; `c_proj`."""
+    """`c_attn` (C, 3 * C), transposed, with queries, keys and values one after the other; `c_proj`."""
 
     needs = ("c_attn", "c_proj", "embed_dim", "num_heads", "head_dim")
 
@@ -113,7 +119,7 @@ class GPT2Layout(Layout):
 
 
 class GPTNeoXLayout(Layout):
-    """`query_key_value` (H * 3 * D, C): of each head its queries, keys, values; `dense`."""
+    """`query_key_value` (H * 3 * D, C), with the queries, keys and values of one head after the other; `dense`."""
 
     needs = ("query_key_value", "dense", "head_size")
 
@@ -179,6 +185,6 @@ def _size(linear: Any) -> tuple[int, int]:
 
 
 def value_weight(layout: Layout) -> tuple[Tensor, Tensor | None]:
-    """The value rows (K * D, C) of all kv heads, and their bias (K * D,); copies where the layout is fused."""
+    """Return the value rows (K * D, C) of all kv heads, and their bias (K * D,) or None, as copies."""
     weights, biases = zip(*(layout.rows("v", head) for head in range(layout.num_kv_heads)), strict=True)
     return torch.cat(weights), None if biases[0] is None else torch.cat(biases)
