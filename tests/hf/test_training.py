@@ -1,7 +1,5 @@
 """Fine-tuning of a model with static heads: Trainer and PEFT, and what stays zero."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -103,11 +101,6 @@ def test_an_ordinary_class_that_is_named_does_not_attend_uniformly(tmp_path: Pat
     stock = LlamaForCausalLM.from_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"LlamaAttention: the model was saved with static heads, .* load it with"):
         logits_of(stock, tokens())
-    # where nothing makes our attention known, the ordinary class stops at its name
-    words = ["-c", f"from transformers import LlamaForCausalLM as M; M.from_pretrained({str(tmp_path)!r})"]
-    stopped = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
-    assert stopped.returncode == 1
-    assert 'Specified `attn_implementation="saf_titan"` is not supported' in stopped.stderr
     # a model without static heads may be read by its ordinary class
     model.set_plan(None)
     model.save_pretrained(tmp_path)
