@@ -50,8 +50,11 @@ class TransformersModel:
         """Raise ValueError if a prompt has no token, or one that the model does not know, and if a text would be longer
         than the static heads or the positions of the model allow."""
         ids = [self.tokenizer(prompt)["input_ids"] for prompt in prompts]
-        if not all(ids):
-            raise ValueError("the prompt is empty, and the tokenizer begins a text with no token; give a prompt")
+        if empty := [number for number, prompt_ids in enumerate(ids, start=1) if not prompt_ids]:
+            raise ValueError(
+                f"prompt {empty[0]} of {len(ids)} is empty, and the tokenizer of this model puts no token before a "
+                "text: give at least one word"
+            )
         self._require_known_ids(chain.from_iterable(ids), self.model.config.vocab_size)
         needed = max(map(len, ids)) + max_new_tokens - 1
         self._require_length(self.model, needed, remedy="shorten the prompt or lower --max-new-tokens")

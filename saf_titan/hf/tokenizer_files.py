@@ -27,9 +27,9 @@ def read_tokenizer(model: str | Path) -> Any:
         reason = next(iter(str(error).splitlines()), "").rstrip(": ")
         if not isinstance(error, ValueError | OSError):
             reason = f"{type(error).__name__}: {reason}"
-        raise ValueError(
-            f"{model} has no tokenizer that transformers can read ({reason}): copy its tokenizer files there"
-        ) from error
+        is_gguf = "gguf_file" in settings
+        remedy = "the file may be damaged, copy it again" if is_gguf else "copy its tokenizer files there"
+        raise ValueError(f"{model} has no tokenizer that transformers can read ({reason}): {remedy}") from error
 
 
 def opening_ids(tokenizer: Any) -> tuple[int, ...]:

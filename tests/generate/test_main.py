@@ -224,11 +224,17 @@ def test_what_a_folder_of_transformers_cannot_do(
 ) -> None:
     bare = write_model(tmp_path / "bare")
     (bare / "tokenizer.json").unlink()
+    damaged, lines = tmp_path / "bare.gguf", tmp_path / "lines.txt"
+    damaged.write_bytes(b"GGUF" + bytes(12))
+    lines.write_text("a\n\nb\n")
     for words, message in (
         ([made / "frozen", "--prompt", "fox", "--max-new-tokens", 15], "fitted to sequences of 16 tokens"),
         ([made / "frozen", "--prompt", "fox", "--extrapolate"], "--extrapolate is for checkpoints of this trainer"),
         ([made / "frozen", "--prompt", "fox", "--explain"], "--explain is for checkpoints of this trainer"),
         ([bare, "--prompt", "fox"], "has no tokenizer"),
+        ([damaged, "--prompt", "fox"], "bare.gguf has no tokenizer that transformers can read (error: "),
+        ([damaged, "--prompt", "fox"], "the file may be damaged, copy it again"),
+        ([made / "model", "--prompts", lines], "prompt 2 of 3 is empty, and the tokenizer of this model puts no token"),
     ):
         out, err = written(capsys, *words, status=2)
         assert message in err, err
