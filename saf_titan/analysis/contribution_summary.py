@@ -53,20 +53,28 @@ class ContributionSummary:
     """Their keys, int64; -1 where a row has fewer keys."""
     num_undefined: int
     """Rows without a direction."""
+    window: int | None = None
+    """How many of the latest keys a query sees, its own included; None for all."""
 
     @property
     def sink_share_H(self) -> Tensor:
-        """Mean contribution of the first position to the queries behind it; NaN for T = 1."""
-        return self.sink_weight_BHT[..., 1:].double().mean((0, 2))
+        """Mean contribution of the first position to the later queries that see it; NaN if there are none."""
+        return self.sink_weight_BHT[..., 1 : self.window].double().mean((0, 2))
 
     @property
     def sink_attention_H(self) -> Tensor:
-        """Mean attention of the queries behind the first position on it, in [0, 1]; NaN for T = 1."""
-        return self.sink_attention_BHT[..., 1:].double().mean((0, 2))
+        """Mean attention on the first position of the later queries that see it, in [0, 1]; NaN if there are none."""
+        return self.sink_attention_BHT[..., 1 : self.window].double().mean((0, 2))
 
 
 def summarize_contributions(
-    rows: Rows, values: HeadValues, *, level: Level = "head", top: int = 8, row_block: int | None = None
+    rows: Rows,
+    values: HeadValues,
+    *,
+    level: Level = "head",
+    top: int = 8,
+    row_block: int | None = None,
+    window: int | None = None,
 ) -> ContributionSummary:
     """Return the summary of a layer, with O(B H T) extra memory beside one block of rows.
 
@@ -76,6 +84,8 @@ def summarize_contributions(
         top: N, how many keys to keep of each row.
         row_block: queries worked on at once; by default a quarter of them, or so many that a block has about a million
             entries.
+        window: how many of the latest keys a query sees, its own included; None for all. The means over queries of what
+            the first position draws leave out queries that do not see it.
 
     The result does not depend on `row_block` but for rounding. Raises ValueError as `contribution_weights` does.
     """
@@ -124,6 +134,7 @@ def summarize_contributions(
         top_weight_BHTN=top_weight,
         top_key_BHTN=top_key,
         num_undefined=num_undefined,
+        window=window,
     )
 
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from saf_titan.analysis.contribution import contribution_weights
+from saf_titan.analysis.contribution import Level, contribution_weights
 from saf_titan.analysis.contribution_summary import ContributionSummary, summarize_contributions
 from saf_titan.analysis.decoder import AnalysedDecoder
 from saf_titan.analysis.layer import LayerAttention, watching
 from saf_titan.analysis.scores import layer_values
-from saf_titan.analysis.tables import number, text_table
+from saf_titan.analysis.tables import known_or_none, number, text_table
 from saf_titan.heads.names import head_name
 
 RECENT = 16
@@ -83,9 +83,9 @@ class ModelContributions:
                     {
                         "head": head_name(one.layer, head),
                         "share_of_layer": one.by_layer.share_BHT[:, h].double().mean().item(),
-                        "attention_on_first": one.by_head.sink_attention_H[h].item(),
-                        "weight_of_first": one.by_head.sink_share_H[h].item(),
-                        "weight_of_first_in_layer": one.by_layer.sink_share_H[h].item(),
+                        "attention_on_first": known_or_none(one.by_head.sink_attention_H[h].item()),
+                        "weight_of_first": known_or_none(one.by_head.sink_share_H[h].item()),
+                        "weight_of_first_in_layer": known_or_none(one.by_layer.sink_share_H[h].item()),
                     }
                     | {
                         name: plain(getattr(one.by_head, f"{name}_HT")[h] / T)
@@ -116,8 +116,10 @@ def measure_contributions(
         if layer.layer not in chosen:
             return
         values = layer_values(layer, decoder.norm(layer.layer) if is_behind_norm else None)
-        by_head = summarize_contributions(layer.rows, values, level="head", top=0)
-        by_layer = summarize_contributions(layer.rows, values, level="layer", top=0)
+        by_head, by_layer = (
+            summarize_contributions(layer.rows, values, level=level, top=0, window=layer.window)
+            for level in get_args(Level)
+        )
         found.append(HeadContributions(layer.layer, layer.heads, by_head, by_layer))
         if progress:
             progress("layer", len(found), len(chosen))

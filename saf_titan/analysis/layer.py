@@ -153,9 +153,7 @@ class _Watched:
 
     def after(self, module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
         """Show the layer; a forward hook of the inner attention."""
-        # a layer of static heads alone hands no window over
-        window = self._window or getattr(getattr(self._attention, "module", None), "sliding_window", None)
-        layer = LayerAttention(self._layer, self._attention, args[2], self._scores, window)
+        layer = LayerAttention(self._layer, self._attention, args[2], self._scores, self._window)
         self._scores = None
         y_BTHD = self._use(layer)
         return None if y_BTHD is None else y_BTHD.to(output.dtype)

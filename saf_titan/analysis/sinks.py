@@ -70,7 +70,11 @@ def lowest_output(sink_square: Tensor, rest_square: Tensor, product: Tensor) -> 
 
 @dataclass(frozen=True)
 class HeadSinks:
-    """What the first position does to the output of each head, by query; NaN at query 0, which has nothing else."""
+    """What the first position does to the output of each head, by query.
+
+    NaN, except for the attention, at query 0, which sees nothing else, and at queries that do not see the first
+    position, because it is outside of their window.
+    """
 
     mass_BHT: Tensor
     """s, in [0, 1]."""
@@ -102,10 +106,16 @@ class LayerSink:
     """|o_rest|: how far it would move it without the values of the first position."""
 
 
-def sink_effects(rows: Rows, values: HeadValues, *, row_block: int | None = None) -> tuple[HeadSinks, LayerSink]:
+def sink_effects(
+    rows: Rows, values: HeadValues, *, row_block: int | None = None, window: int | None = None
+) -> tuple[HeadSinks, LayerSink]:
     """Measure the first position of one layer, with O(B H T) extra memory beside one block of rows.
 
-    rows: gives attention rows by block. values: of all keys. row_block: queries worked on at once.
+    Args:
+        rows: gives attention rows by block.
+        values: of all keys.
+        row_block: queries worked on at once.
+        window: how many of the latest keys a query sees, its own included; None for all.
     """
     B, H, T, _ = values.v_BHTM.shape
     row_block = row_block or max(_BLOCK_ELEMENTS // (B * H * T), 1)
@@ -123,6 +133,8 @@ def sink_effects(rows: Rows, values: HeadValues, *, row_block: int | None = None
     joined = [torch.cat(column, dim=-1) for column in zip(*blocks, strict=True)]
     for column in joined[1:]:
         column[..., 0] = math.nan
+        if window is not None:
+            column[..., window:] = math.nan
     mass, weight, alignment, rest, output, lowest, lowest_norm, slope = joined[:8]
     heads = HeadSinks(
         mass, weight, alignment, sink_BHM.norm(dim=-1), rest, output, LowestOutput(lowest, lowest_norm, slope)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from saf_titan.analysis.contribution import HeadValues, contribution_weights
+from saf_titan.analysis.contribution import HeadValues, Level, contribution_weights
 from saf_titan.analysis.contribution_summary import summarize_contributions
 from saf_titan.analysis.decoder import AnalysedDecoder
 from saf_titan.analysis.layer import LayerAttention, watching
@@ -101,13 +101,14 @@ def model_sections(
             *_known(metrics_of(calibration)),
             Metric(
                 name="attention on the first token",
-                meaning="mean attention of all queries behind it on the first position, static heads included",
+                meaning="mean attention on the first position of the later queries that see it, static heads included",
                 values_LH=sink_attention_LH,
                 is_share=True,
             ),
             Metric(
                 name="contribution of the first token",
-                meaning="mean contribution weight of the first position to the output; negative: it points against it",
+                meaning="mean contribution weight of the first position to the outputs of the later queries that see "
+                "it; negative: it points against them",
                 values_LH=sink_LH,
             ),
             Metric(
@@ -143,8 +144,10 @@ class _Contributions:
         """Take one layer of a forward of one window."""
         norm = self._decoder.norm(layer.layer) if self._is_behind_norm else None
         values = layer_values(layer, norm)
-        of_head = summarize_contributions(layer.rows, values, top=0)
-        of_layer = summarize_contributions(layer.rows, values, level="layer", top=0)
+        of_head, of_layer = (
+            summarize_contributions(layer.rows, values, level=level, top=0, window=layer.window)
+            for level in get_args(Level)
+        )
         heads = list(layer.heads)
         for table_LH, found_H in (
             (self._share_LH, of_layer.share_BHT.double().mean((0, 2))),

@@ -1,0 +1,75 @@
+"""Choose the edges from queries to keys that an intervention removes, and remove them in a forward.
+
+Legend: B sequences, T time (queries and keys), X = H by head and 1 by token.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from saf_titan.analysis.layer import LayerAttention
+from saf_titan.analysis.patterns import head_outputs
+from saf_titan.analysis.removal import EdgeWay, edit_edges
+from saf_titan.ops.attention_stats import hidden_keys
+
+Side = Literal["top", "bottom"]
+
+
+def visible_keys(layer: LayerAttention) -> Tensor:
+    """True where a query sees a key, (T, T)."""
+    return ~hidden_keys(0, layer.seq_len, layer.window, layer.v_BTKD.device)
+
+
+def places(scores_BXTT: Tensor, visible_TT: Tensor) -> Tensor:
+    """The place of every key in the row of its query, 0 for the best score, int16; T where the query does not see it.
+
+    Of equal scores the earlier key is better.
+    """
+    T = scores_BXTT.shape[-1]
+    order = scores_BXTT.masked_fill(~visible_TT, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+    place = torch.empty_like(order, dtype=torch.int16)
+    place.scatter_(-1, order, torch.arange(T, dtype=torch.int16, device=order.device).expand_as(order))
+    return place.masked_fill_(~visible_TT, T)
+
+
+def removed_edges(place_BXTT: Tensor, visible_TT: Tensor, *, fraction: float, side: Side, spares_first: bool) -> Tensor:
+    """True where a query loses a key: the best or worst share of the keys that it sees, rounded up.
+
+    place_BXTT: by `places`. spares_first: the first position is no candidate, and others move up in its place.
+    """
+    place = place_BXTT.int()
+    count_T1 = visible_TT.sum(-1, keepdim=True)
+    is_candidate = visible_TT
+    if spares_first:
+        place = place - (place > place[..., :1]).int()
+        is_candidate = visible_TT.clone()
+        is_candidate[:, 0] = False
+        count_T1 = is_candidate.sum(-1, keepdim=True)
+    # 10 % of 10 keys is one, whatever the float says
+    lost_T1 = (fraction * count_T1.double() - 1e-9).ceil().clamp(min=0).int()
+    chosen = place < lost_T1 if side == "top" else place >= count_T1 - lost_T1
+    return chosen & is_candidate
+
+
+class RemovingEdges:
+    """Give it to `watching`: the heads of a forward then put out what they do without the removed edges."""
+
+    def __init__(self, ranks: dict[int, Tensor], way: EdgeWay, spares_first: bool, side: Side, fraction: float) -> None:
+        self._ranks, self._way, self._spares_first = ranks, way, spares_first
+        self._side, self._fraction = side, fraction
+
+    def __call__(self, layer: LayerAttention) -> Tensor | None:
+        if layer.layer not in self._ranks:
+            return None
+        visible_TT = visible_keys(layer)
+        removed = removed_edges(
+            self._ranks[layer.layer],
+            visible_TT,
+            fraction=self._fraction,
+            side=self._side,
+            spares_first=self._spares_first,
+        )
+        return head_outputs(edit_edges(layer.rows(), removed, self._way, visible_TT=visible_TT), layer.v_BTKD)
