@@ -21,7 +21,7 @@ from saf_titan.analysis.tables import known_or_none, number, text_table
 from saf_titan.heads.names import head_name
 
 RECENT = 16
-"""The latest keys, the query's own included, that the table adds up."""
+"""Number of latest keys, the query's own included, whose attention and weights the table sums."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -43,7 +43,7 @@ class ModelContributions:
     layers: list[HeadContributions]
 
     def lines(self, *, is_terminal: bool = False) -> list[str]:
-        """A line for each head: its share of the layer, and where its attention and its contributions lie."""
+        """Return a line for each head: its share of the layer, and where its attention and its contributions lie."""
         columns = (
             "head",
             "share of layer",
@@ -70,7 +70,7 @@ class ModelContributions:
         return text_table(columns, rows, is_terminal=is_terminal)
 
     def to_json(self) -> dict[str, Any]:
-        """The same numbers and those by key and by lag, each a mean over queries; six digits."""
+        """Return the same numbers, and those by key and by lag (means over queries, six digits), as values of JSON."""
 
         def plain(values: Tensor) -> list[float]:
             return [float(f"{value:.6g}") for value in values.tolist()]
@@ -149,8 +149,10 @@ def token_shares(
     layers: Sequence[int] = (),
     is_behind_norm: bool = False,
 ) -> TokenShares:
-    """Where one query of a sequence looks, and what each key contributes, by layer. Layers without heads are left
-    out, and so are all but `layers` if any are given."""
+    """Return the attention of one query to each key and the contribution of each key, by layer.
+
+    layers: numbers of the layers to include; all if empty. A layer whose heads are all pruned is left out.
+    """
     chosen = decoder.chosen_layers(layers)
     attention, contribution = [], []
 
@@ -170,7 +172,10 @@ def token_shares(
 def query_lines(
     decoder: AnalysedDecoder, tokens_T: Tensor, shares: TokenShares, *, count: int = 12, is_terminal: bool = False
 ) -> list[str]:
-    """The keys of one query with the largest contributions, mean over layers, beside the attention on them."""
+    """Return the lines of a table: the keys of one query with the largest contributions, and their attention.
+
+    Contributions and attention are means over the layers of `shares`; count: number of keys.
+    """
     contribution_T, attention_T = shares.contribution_LT.mean(0), shares.attention_LT.mean(0)
     keys = contribution_T.argsort(descending=True)[:count].tolist()
     assert decoder.pieces is not None

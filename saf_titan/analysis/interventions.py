@@ -1,11 +1,12 @@
-"""Do the keys that a measure calls important carry the predictions of a model? Edges are removed, the loss is compared.
+"""Test whether the keys that a measure calls important carry the predictions: remove them and compare the loss.
 
-In every layer at once, or in chosen ones, the best or worst scored share of the keys of each query is taken away, in
-one of three ways (see `removal.edit_edges`). Keys are scored in the model as it is, so every way removes the same
-edges. A score looks at nothing behind its query, so no prediction sees its answer. A measure that finds the important
-keys does more harm from the top than another, and less from the bottom.
+In all layers at once, or in chosen ones, each query loses the best or the worst scored share of its keys, in one of
+three ways (see `removal.edit_edges`). Keys are scored in the unchanged model, so every way removes the same edges.
+Scores do not depend on tokens behind the query, so no prediction is told its answer. If a measure finds the important
+keys, removing its top keys raises the loss much, and removing its bottom keys raises it little.
 
-A query loses ceil(share x its candidates) keys: at least one. Without the first position, that key is no candidate.
+A query loses ceil(share x its candidates) keys, so at least one. All keys that it sees are candidates, except the first
+position where that is kept.
 
 Protocol after arXiv 2606.07604, whose details are not known to us. Legend: B sequences, T time (queries and keys),
 N positions whose prediction is measured, V vocabulary, X = H by head and 1 by token, P sequences of the whole text.
@@ -37,7 +38,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Settings:
-    """What to remove. Everything is combined with everything."""
+    """What to remove: every combination of metric, way, side, fraction and choice about the first position."""
 
     grain: Grain = "token"
     metrics: tuple[str, ...] = ()
@@ -49,7 +50,7 @@ class Settings:
     spares_first: tuple[bool, ...] = (False, True)
     """Whether the first position is kept."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Of the random control."""
+    """Seeds of the random control."""
     layers: tuple[int, ...] = ()
     """Numbers of the layers whose keys are scored and removed, the others stay as they are; all if empty."""
     is_behind_norm: bool = False
@@ -75,7 +76,7 @@ class Settings:
 
     @property
     def rankings(self) -> list[tuple[str, int]]:
-        """Every (metric, seed) that keys are ranked by; measures other than the control have one."""
+        """Every (metric, seed) by which keys are ranked; only the random control has more than one seed."""
         return [(m, seed) for m in self.metrics for seed in (self.seeds if m == RANDOM else self.seeds[:1])]
 
     @property
@@ -237,7 +238,7 @@ _Change = tuple[Tensor, Tensor, Tensor]
 
 
 class _Whole:
-    """The predictions of the model as it is."""
+    """The predictions of the unchanged model on one batch."""
 
     def __init__(self, decoder: AnalysedDecoder, tokens_BT: Tensor, rows_N: Tensor) -> None:
         self._target_BN = tokens_BT[:, rows_N + 1]
@@ -254,7 +255,7 @@ class _Whole:
         return self._nll_BN.mean(1).cpu()
 
     def change(self, logits_BNV: Tensor) -> _Change:
-        """Rise of the loss, KL and flips of each sequence, (B,)."""
+        """Return the rise of the loss, the KL and the flips of each sequence, each (B,), for changed logits."""
         found = []
         # one sequence at a time: the vocabulary may be large
         for log_p_NV, logits_NV, target_N, nll_N, best_N in zip(
@@ -271,7 +272,7 @@ class _Whole:
 def _rank_keys(
     decoder: AnalysedDecoder, tokens_BT: Tensor, metric: str, settings: Settings, generators: list[torch.Generator]
 ) -> dict[int, Tensor]:
-    """For each layer the place of every key among those that its query sees, best first, int16 (B, X, T, T)."""
+    """Return, by layer, the rank of every key among those that its query sees, 0 for the best: int16 (B, X, T, T)."""
     ranks: dict[int, Tensor] = {}
     needs_residual = metric in NEEDS_RESIDUAL
     chosen = decoder.chosen_layers(settings.layers)
@@ -295,7 +296,10 @@ def _rank_keys(
 def areas(
     harms: Sequence[Harm],
 ) -> Iterator[tuple[tuple[str, int, EdgeWay, bool, Side], tuple[Tensor, Tensor, Tensor]]]:
-    """Means over the shares of keys, by everything else: the rise of the loss, KL and flips, each (P,)."""
+    """Yield the means over the shares of keys, for each metric, seed, way, choice about the first position and side.
+
+    The means are those of the rise of the loss, the KL and the flips, each (P,).
+    """
     groups: dict[tuple[str, int, EdgeWay, bool, Side], list[Harm]] = {}
     for harm in harms:
         groups.setdefault((harm.metric, harm.seed, harm.way, harm.spares_first, harm.side), []).append(harm)
@@ -307,9 +311,9 @@ def areas(
 
 
 def measured_positions(length: int, count: int) -> Tensor:
-    """Positions whose predictions are measured: so many, evenly over the last three quarters of a sequence.
+    """Return up to `count` positions at which to measure predictions, spread evenly over the last three quarters.
 
-    Queries near the beginning see few keys, of which even 1 % is a large share.
+    The first quarter is left out, because its queries see few keys, so that even one key is a large share of them.
     """
     first, last = length // 4, length - 2
     count = min(count, last - first + 1)

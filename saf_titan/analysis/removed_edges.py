@@ -19,12 +19,12 @@ Side = Literal["top", "bottom"]
 
 
 def visible_keys(layer: LayerAttention) -> Tensor:
-    """True where a query sees a key, (T, T)."""
+    """Return a mask (T, T), True where a query sees a key."""
     return ~hidden_keys(0, layer.seq_len, layer.window, layer.v_BTKD.device)
 
 
 def places(scores_BXTT: Tensor, visible_TT: Tensor) -> Tensor:
-    """The place of every key in the row of its query, 0 for the best score, int16; T where the query does not see it.
+    """Return the rank of every key in the row of its query, int16 (B, X, T, T): 0 for the best score, T if not visible.
 
     Of equal scores the earlier key is better.
     """
@@ -36,9 +36,12 @@ def places(scores_BXTT: Tensor, visible_TT: Tensor) -> Tensor:
 
 
 def removed_edges(place_BXTT: Tensor, visible_TT: Tensor, *, fraction: float, side: Side, spares_first: bool) -> Tensor:
-    """True where a query loses a key: the best or worst share of the keys that it sees, rounded up.
+    """Return a mask (B, X, T, T), True where a query loses a key: the best or worst of its candidates.
 
-    place_BXTT: by `places`. spares_first: the first position is no candidate, and others move up in its place.
+    Args:
+        place_BXTT: the ranks that `places` returns.
+        fraction: share of the candidates of each query that it loses, in (0, 1]; rounded up to whole keys.
+        spares_first: the first position is no candidate; keys ranked behind it move up by one.
     """
     place = place_BXTT.int()
     count_T1 = visible_TT.sum(-1, keepdim=True)
@@ -48,7 +51,7 @@ def removed_edges(place_BXTT: Tensor, visible_TT: Tensor, *, fraction: float, si
         is_candidate = visible_TT.clone()
         is_candidate[:, 0] = False
         count_T1 = is_candidate.sum(-1, keepdim=True)
-    # 10 % of 10 keys is one, whatever the float says
+    # subtract a little, so that 10 % of 10 keys are one key although 0.1 is not exact in binary
     lost_T1 = (fraction * count_T1.double() - 1e-9).ceil().clamp(min=0).int()
     chosen = place < lost_T1 if side == "top" else place >= count_T1 - lost_T1
     return chosen & is_candidate

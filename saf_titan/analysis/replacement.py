@@ -1,6 +1,6 @@
-"""Single-head replacement: what the loss loses when one head alone becomes static, head by head.
+"""Single-head replacement: how much the loss rises when a single head becomes static, measured for every head.
 
-This is the direct answer to the question that every selector estimates, at the price of one evaluation a head.
+Selectors estimate this rise. Measuring it takes one evaluation of the loss for each head.
 
 Legend: L layers, H query heads.
 """
@@ -30,12 +30,12 @@ from saf_titan.saf.plan.settings import PlanSettings
 
 @dataclass(frozen=True)
 class ReplacementLosses:
-    """The loss with all heads as they are, and with each live head replaced alone."""
+    """The loss of the unchanged model, and the loss with each live head replaced alone."""
 
     base: float
-    """Nats a token."""
+    """Nats per token."""
     loss_LH: Tensor
-    """float64 (L, H), nats a token; NaN for a head that was static already."""
+    """float64 (L, H), nats per token; NaN for a head that was static already."""
 
     @property
     def change_LH(self) -> Tensor:
@@ -68,13 +68,14 @@ def replacement_losses(
     Args:
         attentions: the attention layers of the model, in order.
         calibration: of the same model, with the same heads static.
-        loss: measures the model as it is then, nats a token; called once a head, and once before.
-        content: what takes the place of a head; `seed` is for contents that draw.
+        loss: returns the loss of the model in its current state, in nats per token. It is called once before any
+            replacement, and once for each head.
+        content: what takes the place of a head; contents that are random use `seed`.
         base_plan: the heads that are static already.
         dense: makes the patterns of a dense content; see `make_plan`.
         store: a file of JSON lines that keeps each loss as soon as it is measured. A call that finds it goes on with
             the heads that it lacks.
-        progress: told of each head under the stage "replacement".
+        progress: called after each head, with the stage "replacement".
 
     Raises ValueError if the statistics are of a model of another size, and if the store is of other statistics, of
     another content, or of another loss before replacement.

@@ -44,7 +44,7 @@ class HeadSink:
     anti_aligned: float
     """Share of queries whose sink points against the rest."""
     inside: float
-    """Share of queries whose output is lowest at an attention between 0 and 1."""
+    """Share of queries whose output is shortest at an attention on the sink between 0 and 1."""
     correlation: float
     """Of attention and contribution weight over queries, in [-1, 1]; NaN where one of them is constant."""
     parabola: Parabola | None
@@ -52,7 +52,7 @@ class HeadSink:
 
     @property
     def curvature(self) -> str:
-        """Of |o| against s: "convex" or "concave" where the quadratic term is two standard errors from 0."""
+        """How |o| bends against s: "convex" or "concave", or "-" if that is less than two standard errors."""
         if self.parabola is None or abs(self.parabola.quadratic) < 2 * self.parabola.quadratic_error:
             return "-"
         return "convex" if self.parabola.is_convex else "concave"
@@ -65,7 +65,7 @@ class ModelSinks:
     eps: float
     heads: list[HeadSink]
     groups: dict[str, list[float]]
-    """Figures of layers that have a sink, by `GROUPS`; empty without one."""
+    """Figures of the layers that have a sink, by name: one value for each of `GROUPS`; empty if no layer has a sink."""
 
     @property
     def sinks(self) -> list[HeadSink]:
@@ -73,7 +73,7 @@ class ModelSinks:
         return [head for head in self.heads if head.mass > self.eps]
 
     def lines(self, *, is_terminal: bool = False) -> list[str]:
-        """Three tables: layers, strongest heads, confidence."""
+        """Return the lines of three tables: by layer, of the strongest heads, and by confidence."""
         found = [
             f"{len(self.sinks)} of {len(self.heads)} heads are sinks: mean attention on the first key > {self.eps}"
         ]
@@ -210,7 +210,10 @@ def _correlation(x_N: Tensor, y_N: Tensor) -> float:
 
 
 def _groups(decoder: AnalysedDecoder, tokens_BT: Tensor, layers: list[LayerSink]) -> dict[str, list[float]]:
-    """Figures of the layers with a sink, in three groups of positions by the confidence of their prediction."""
+    """Return the figures of the layers with a sink, by name, for three groups of positions.
+
+    The groups are made by the confidence of the prediction, the least confident third first.
+    """
     rows_N = measured_positions(tokens_BT.shape[1], CONFIDENCE_POSITIONS)
     # one sequence at a time: the vocabulary may be large
     confidence_BN = torch.stack(

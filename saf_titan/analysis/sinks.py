@@ -30,17 +30,20 @@ _BLOCK_ELEMENTS = 1 << 20
 
 
 def sink_mass(p_BHRJ: Tensor, key: int = 0) -> Tensor:
-    """Attention of every query on one key, (B, H, R), in [0, 1]; a view."""
+    """Return the attention of every query on one key, (B, H, R), in [0, 1], as a view."""
     return p_BHRJ[..., key]
 
 
 def mean_sink_mass(p_BHTT: Tensor, key: int = 0) -> Tensor:
-    """Mean attention on one key over the queries that see it, the key's own included, and over sequences, (H,)."""
+    """Return the mean attention on one key, (H,), over sequences and over all queries from the key's own on.
+
+    Without a window these are the queries that see the key.
+    """
     return p_BHTT[:, :, key:, key].double().mean((0, 2))
 
 
 def sink_rate(mass_LH: Tensor, eps: float = 0.3) -> float:
-    """Share of heads whose mean attention on the sink is above eps, in [0, 1]; heads with NaN are left out.
+    """Return the share of heads whose mean attention on the sink is above eps, in [0, 1]; NaN heads are left out.
 
     mass_LH: `mean_sink_mass` of each layer, or `Calibration.sink_mass_LH`. eps is 0.3 for Gu et al.; others take 0.8.
     """
@@ -125,7 +128,7 @@ def sink_effects(
         p_BHRJ = rows(start, min(start + row_block, T)).to(values.v_BHTM.dtype, copy=True)
         mass_BHR = sink_mass(p_BHRJ).clone()
         p_BHRJ[..., 0] = 0
-        # by itself, not as the output less the sink's part, which loses all digits where s is near 1
+        # The rest is summed by itself: the output less the part of the sink would lose all digits where s is near 1.
         rest_BHRM, other_BHR = values.outputs(p_BHRJ), p_BHRJ.sum(-1)
         head = _head_block(mass_BHR, other_BHR, sink_BHM, rest_BHRM)
         part_BRC = torch.einsum("bhr,bhm,hmc->brc", mass_BHR, sink_BHM, values.basis_HMC)
@@ -143,7 +146,10 @@ def sink_effects(
 
 
 def _head_block(s_BHR: Tensor, other_BHR: Tensor, v_BHM: Tensor, rest_BHRM: Tensor) -> tuple[Tensor, ...]:
-    """Each (B, H, R); everything follows from s and three products of the sink with the rest."""
+    """Return the columns of `HeadSinks` for one block of rows, each (B, H, R).
+
+    All follow from s and the inner products of the value of the sink and the mixture of the rest.
+    """
     v_BH1M = v_BHM.unsqueeze(2)
     u_BHRM = rest_BHRM / other_BHR.unsqueeze(3)
     vv, uu, vu = (x.double() for x in ((v_BH1M * v_BH1M).sum(-1), (u_BHRM * u_BHRM).sum(-1), (v_BH1M * u_BHRM).sum(-1)))
@@ -156,7 +162,7 @@ def _head_block(s_BHR: Tensor, other_BHR: Tensor, v_BHM: Tensor, rest_BHRM: Tens
 
 
 def _layer_block(sink_BRC: Tensor, rest_BRC: Tensor) -> tuple[Tensor, ...]:
-    """Each (B, R)."""
+    """Return the columns of `LayerSink` for one block of rows, each (B, R)."""
     sink, rest = sink_BRC.double(), rest_BRC.double()
     output = sink + rest
     weight = (sink * output).sum(-1) / output.square().sum(-1)
@@ -182,7 +188,7 @@ class Parabola:
 
 
 def fit_parabola(x_N: Tensor, y_N: Tensor) -> Parabola:
-    """Fit the length of outputs on the attention to the sink; pairs with NaN are left out.
+    """Fit the lengths y of outputs by a parabola in the attention x on the sink; pairs with NaN are left out.
 
     Raises ValueError for fewer than four pairs, or x with fewer than three values.
     """
@@ -191,7 +197,7 @@ def fit_parabola(x_N: Tensor, y_N: Tensor) -> Parabola:
     if len(x) < 4 or len(x.unique()) < 3:
         raise ValueError(f"a parabola needs at least 4 points at 3 different places, got {len(x)}")
     design = torch.stack([torch.ones_like(x), x, x.square()], dim=1)
-    # attention on a sink is often nearly the same everywhere: an orthogonal solver keeps what there is
+    # Attention on a sink often varies little, so the columns are nearly dependent, which this solver can handle.
     solution = torch.linalg.lstsq(design, y.unsqueeze(1), driver="gelsd").solution[:, 0]
     residual = y - design @ solution
     variance = residual.square().sum() / (len(x) - 3)
@@ -203,9 +209,10 @@ def fit_parabola(x_N: Tensor, y_N: Tensor) -> Parabola:
 
 
 def by_confidence(values_N: Tensor, confidence_N: Tensor, groups: int = 3) -> list[float]:
-    """Mean of the values in equally large groups of tokens, the least confident first; NaN values are left out.
+    """Return the mean of the values in equally large groups of tokens, the least confident group first.
 
-    confidence_N: of the same tokens, for example the probability of the likeliest next token.
+    confidence_N: of the same tokens, for example the probability of the likeliest next token. Tokens whose value is NaN
+    are left out.
     """
     known = ~values_N.isnan()
     values, confidence = values_N[known].double(), confidence_N[known]

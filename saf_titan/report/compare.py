@@ -1,6 +1,6 @@
 """The page that shows several runs side by side, for studies and for `python -m saf_titan.analysis report RUN RUN`.
 
-Runs come in groups: an arm of a study with a run a seed, or a single run.
+Runs come in groups: an arm of a study with one run for each seed, or a single run.
 """
 
 from __future__ import annotations

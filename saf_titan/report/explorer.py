@@ -1,6 +1,6 @@
 """The map of all heads, layers by heads: one metric at a time, and the panel of a head on click.
 
-`report.js` makes it move. Without JavaScript, and on paper, the page shows the first metric with its marks.
+`report.js` makes it interactive. Without JavaScript, and on paper, the page shows the first metric with its marks.
 
 Legend: L layers, H query heads, P blocks of the pooled attention maps.
 """
@@ -91,7 +91,7 @@ def _drawn(metric: Metric) -> dict[str, Any]:
     return {
         "name": metric.name,
         "meaning": meaning,
-        # one number says it where all heads have the same
+        # a single number where all heads have the same value
         "low": _number(scale.low) if scale.low < scale.high else f"{_number(same)} for every head",
         "high": _number(scale.high) if scale.low < scale.high else "",
         "color": index_LH.flatten().tolist(),

@@ -126,7 +126,7 @@ def model_sections(
 
 
 class _Contributions:
-    """Contribution weights of all layers, summed up over windows, and those of the passage as they are."""
+    """The contribution weights of all layers: summed over windows, and for the passage one by one."""
 
     def __init__(
         self, num_layers: int, num_heads: int, length: int, decoder: AnalysedDecoder, is_behind_norm: bool
@@ -141,7 +141,7 @@ class _Contributions:
         )
 
     def add(self, layer: LayerAttention) -> None:
-        """Take one layer of a forward of one window."""
+        """Add one layer of the forward of one window; `watching` calls this."""
         norm = self._decoder.norm(layer.layer) if self._is_behind_norm else None
         values = layer_values(layer, norm)
         of_head, of_layer = (
@@ -182,13 +182,16 @@ def _weights(name: str, attention_TT: Tensor, contribution_TT: Tensor) -> Weight
 
 
 def _passage_length(num_layers: int, num_heads: int, wanted: int) -> int:
-    """As many tokens as asked for, if their weights are not too large: two 16-bit numbers a pair of tokens and head."""
+    """Return how many tokens to show: `wanted`, or fewer if their weights would exceed `_PASSAGE_BYTES`.
+
+    A pair of tokens takes two 16-bit numbers in each head and each layer.
+    """
     pairs = _PASSAGE_BYTES * 3 / 4 / (4 * num_layers * (num_heads + 1))
     return max(1, min(wanted, int(math.sqrt(2 * pairs))))
 
 
 def _all_static(num_layers: int, num_heads: int, T: int) -> Calibration:
-    """The statistics of a model without live heads: nothing is known."""
+    """Return statistics that are all NaN, for a model without live heads."""
 
     def unknown(*shape: int) -> Tensor:
         return torch.full((num_layers, num_heads, *shape), math.nan, dtype=torch.float64)
@@ -208,7 +211,7 @@ def _all_static(num_layers: int, num_heads: int, T: int) -> Calibration:
 
 
 def _known(metrics: Sequence[Metric]) -> Iterator[Metric]:
-    """The metrics that are known of some head; the attention on the first token comes with the contributions."""
+    """Yield the metrics that are known for some head, except the sink mass: the contributions come with their own."""
     for metric in metrics:
         if metric.name != "sink mass" and metric.values_LH.isfinite().any():
             yield metric
@@ -256,5 +259,5 @@ def _sections(
 
 
 def _number(value: float) -> str:
-    """Nothing for a number that is not known, so that it is sorted behind all others."""
+    """Return the number as text, empty if it is not known; the table sorts empty cells behind all others."""
     return f"{value:.4g}" if math.isfinite(value) else ""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from saf_titan.config import ConfigError, RunConfig, load_config
+from saf_titan.report.row_lines import read_row
 from saf_titan.report.rows import (
     METRICS_FILE,
     AccuracyRow,
@@ -19,7 +20,6 @@ from saf_titan.report.rows import (
     TrainRow,
     UnknownRow,
     ValidationRow,
-    read_row,
 )
 
 Session = StartRow | ResumeRow
