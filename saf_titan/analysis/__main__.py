@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 def contributions(args: argparse.Namespace) -> int:
     if args.query is not None and args.query >= args.length:
-        raise ValueError(f"--query {args.query}, but the sequences have the positions 0 to {args.length - 1}")
+        raise ValueError(
+            f"--query {args.query}, but a sequence has the positions 0 to {args.length - 1}: give one, or raise "
+            "--length"
+        )
     if args.out is not None:
         require_file_place(args.out)
     decoder, excerpts = _open(args)
@@ -246,7 +249,7 @@ def parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("contributions", help="what heads and keys contribute to the output of attention")
     add_model(command, sequences=4, length=256)
-    command.add_argument("--query", type=WHOLE, metavar="I", help="also the keys of this position of sequence 0")
+    command.add_argument("--query", type=WHOLE, metavar="I", help="also print the keys of this position of sequence 0")
     command.add_argument("--out", type=Path, metavar="FILE", help="the numbers as JSON, with those by key and by lag")
     command.set_defaults(run=contributions)
 
@@ -260,25 +263,45 @@ def parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("interventions", help="which measure finds the keys that carry the predictions")
     add_model(command, sequences=8, length=256)
-    command.add_argument("--per", choices=("token", "head"), default="token", help="keys are scored; default: token")
-    command.add_argument("--metrics", type=words, default=(), metavar="NAME,...", help="default: all")
-    command.add_argument("--ways", type=words, metavar="NAME,...", help="of value, edge, mean; default: all")
-    command.add_argument("--sides", type=words, metavar="NAME,...", help="of top, bottom; default: both")
+    command.add_argument(
+        "--per",
+        choices=("token", "head"),
+        default="token",
+        help="one score of a key for all heads of a layer, or one for each head; default: token",
+    )
+    command.add_argument(
+        "--metrics", type=words, default=(), metavar="NAME,...", help="measures that rank the keys; default: all"
+    )
+    command.add_argument(
+        "--ways", type=words, metavar="NAME,...", help="how keys are removed, of value, edge, mean; default: all"
+    )
+    command.add_argument(
+        "--sides", type=words, metavar="NAME,...", help="which keys are removed, of top, bottom; default: both"
+    )
     command.add_argument(
         "--shares",
         type=shares,
         default=(0.01, 0.05, 0.10, 0.20, 0.50),
         metavar="X,...",
-        help="of the keys of a query; default: 0.01,0.05,0.1,0.2,0.5",
+        help="shares of the keys of a query to remove; default: 0.01,0.05,0.1,0.2,0.5",
     )
     command.add_argument(
-        "--first", choices=("both", "kept", "removable"), default="both", help="the first position; default: both"
+        "--first",
+        choices=("both", "kept", "removable"),
+        default="both",
+        help="whether the first position is kept; default: both",
     )
-    command.add_argument("--seeds", type=COUNT, default=3, metavar="N", help="of the random control; default: 3")
     command.add_argument(
-        "--positions", type=COUNT, default=64, metavar="N", help="predictions measured of a sequence; default: 64"
+        "--seeds", type=COUNT, default=3, metavar="N", help="number of seeds of the random control; default: 3"
     )
-    command.add_argument("--batch-size", type=COUNT, default=4, metavar="N", help="sequences at a time; default: 4")
+    command.add_argument(
+        "--positions",
+        type=COUNT,
+        default=64,
+        metavar="N",
+        help="number of predictions measured in each sequence; default: 64",
+    )
+    command.add_argument("--batch-size", type=COUNT, default=4, metavar="N", help="sequences in a batch; default: 4")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the results")
     command.set_defaults(run=interventions)
 
@@ -287,7 +310,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--text", type=Path, metavar="FILE", help="UTF-8 text; a run needs none")
     add_measurement(command, sequences=4, length=256)
     command.add_argument(
-        "--passage", type=COUNT, default=64, metavar="N", help="tokens shown word by word; default: 64"
+        "--passage", type=COUNT, default=64, metavar="N", help="number of tokens shown word by word; default: 64"
     )
     command.add_argument(
         "--out", type=Path, metavar="FILE", help="default: report.html in a run's folder, comparison.html"

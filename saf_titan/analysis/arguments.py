@@ -42,21 +42,27 @@ def add_model(command: argparse.ArgumentParser, *, sequences: int, length: int) 
         type=layers,
         default=(),
         metavar="N,A-B,...",
-        help="counted from 0, for example 0,6-11; default: all",
+        help="layers to measure, counted from 0, for example 0,6-11; default: all",
     )
     add_measurement(command, sequences=sequences, length=length)
 
 
 def add_measurement(command: argparse.ArgumentParser, *, sequences: int, length: int) -> None:
     command.add_argument(
-        "--sequences", type=COUNT, default=sequences, metavar="N", help=f"spread over the text; default: {sequences}"
+        "--sequences",
+        type=COUNT,
+        default=sequences,
+        metavar="N",
+        help=f"number of sequences, spread over the text; default: {sequences}",
     )
     command.add_argument(
-        "--length", type=_AT_LEAST_4, default=length, metavar="T", help=f"tokens of a sequence; default: {length}"
+        "--length", type=_AT_LEAST_4, default=length, metavar="T", help=f"tokens of each sequence; default: {length}"
     )
     command.add_argument(
-        "--behind-norm", action="store_true", help="contributions behind a norm after the heads (Gemma, OLMo 2)"
+        "--behind-norm",
+        action="store_true",
+        help="measure contributions behind the norm that follows the heads (Gemma, OLMo 2)",
     )
     command.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: float32")
     command.add_argument("--config", type=Path, metavar="FILE", help="TOML file of a run; default: the run's own")
-    command.add_argument("--tokenizer", metavar="NAME|FILE", help="of a run; default: that of its corpus")
+    command.add_argument("--tokenizer", metavar="NAME|FILE", help="tokenizer of a run; default: that of its corpus")

@@ -73,6 +73,6 @@ def attention_from(
         forward(tokens_BT)
     if len({row.shape[1] for row in rows.values()}) != 1:
         raise ValueError(
-            f"layers have {[row.shape[1] for row in rows.values()]} heads with an output, expected as many"
+            f"layers have {[row.shape[1] for row in rows.values()]} heads with an output, expected equal numbers"
         )
     return torch.stack([rows[layer] for layer in range(len(attentions))], dim=1)
