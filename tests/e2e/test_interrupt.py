@@ -34,8 +34,7 @@ def test_a_stop_signal_saves_the_step_and_the_same_command_goes_on(
     options = (*corpus_overrides, *LONG, "--checkpoint.interval", "100000")
     # The launcher alone gets the signal. One that is killed cannot pass anything on, and its ranks notice that their
     # parent is gone, so they must be its own children, and not those of the server that starts other tests' processes.
-    # Under SIGTERM, too, every rank is a new interpreter with its own hash seed, as a user has it.
-    python = None if number == signal.SIGINT else sys.executable
+    python = sys.executable if number == signal.SIGKILL else None
     stopped = interrupt(tmp_path, *options, ranks=2, at="step 7/", by=number, python=python)
     assert "goes on from there" in stopped.output
     # the launcher's own, which reports the signal it got

@@ -53,8 +53,10 @@ DDP = (
 def test_dead_rows_and_moments_stay_zero_for_fifty_steps(
     tmp_path: Path, corpus_overrides: tuple[str, ...], ranks: int, options: tuple[str, ...]
 ) -> None:
+    # two microbatches a step on each of two and of four ranks, unless the options say otherwise
+    batch = ("--training.local_batch_size", str(4 // ranks))
     # the rate is that of the listed heads; weight decay is on
-    run = train(tmp_path, *corpus_overrides, *MODEL, "--saf.rate", "0.375", *STEPS, *options, ranks=ranks)
+    run = train(tmp_path, *corpus_overrides, *MODEL, "--saf.rate", "0.375", *STEPS, *batch, *options, ranks=ranks)
     losses = run.losses()
     assert losses[52] < losses[3]
     state = read_checkpoint(tmp_path / "checkpoint" / "step-52")

@@ -12,10 +12,13 @@ from tests.e2e.runs import execute, torchrun
 pytestmark = pytest.mark.distributed
 
 STEPS = 6
+SMALL = ("--training.seq_len=32",)
 
 
 def losses(kind: str, corpus: str, out: Path, *overrides: str) -> list[str]:
-    finished = execute([*torchrun(2), "scripts/bench/stock_run.py", kind, corpus, str(out), str(STEPS), *overrides])
+    finished = execute(
+        [*torchrun(2), "scripts/bench/stock_run.py", kind, corpus, str(out), str(STEPS), *SMALL, *overrides]
+    )
     assert finished.returncode == 0, finished.stdout[-4000:]
     return json.loads(out.read_text())["losses"]
 
@@ -25,7 +28,7 @@ def losses(kind: str, corpus: str, out: Path, *overrides: str) -> list[str]:
     [
         (),
         ("--model.fuse_qkv=false",),
-        ("--model.fuse_qkv=false", "--model.family=qwen3", "--model.num_layers=2", "--training.seq_len=32"),
+        ("--model.fuse_qkv=false", "--model.family=qwen3", "--model.num_layers=2"),
     ],
     ids=["fused", "split", "grouped"],
 )

@@ -124,21 +124,40 @@ def test_output_and_gradients(
         assert error(actual, exact) < 2e-6
 
 
-@pytest.mark.parametrize(("dtype", "limit"), CARDS)
-@pytest.mark.parametrize(("D", "num_kv_heads"), [(16, 4), (16, 2), (96, 2), (128, 4)])
-@pytest.mark.parametrize("bounds", [None, (0, 33, 33, 190, 256)], ids=["whole", "packed"])
+def choices_of_tiles() -> Iterator[object]:
+    """The tiles of the three kernels on all cards: every size that a kernel has somewhere is in one of the cases."""
+    for D, num_kv_heads in ((16, 4), (16, 2), (96, 2), (128, 4)):
+        kernels = (
+            {forward_tiles(D, dtype, limit)[:3] for dtype, limit in CARDS},
+            {key_tiles(D, 4 // num_kv_heads, dtype, limit)[:3] for dtype, limit in CARDS},
+            {query_tiles(D, dtype, limit)[:3] for dtype, limit in CARDS},
+        )
+        # by size, so that small tiles, which go through short sequences, come together
+        columns = [sorted(sizes) for sizes in kernels]
+        for number in range(max(map(len, columns))):
+            sizes = [column[min(number, len(column) - 1)] for column in columns]
+            name = "-".join(f"{size[0]}x{size[1]}" for size in sizes)
+            yield pytest.param(
+                D, num_kv_heads, *(Tiles(*size, 4, 1) for size in sizes), id=f"{D}-{num_kv_heads}-{name}"
+            )
+
+
+@pytest.mark.parametrize(("D", "num_kv_heads", "forward", "keys", "queries"), [*choices_of_tiles()])
+@pytest.mark.parametrize("is_packed", [False, True], ids=["whole", "packed"])
 def test_every_choice_of_tiles_is_right(
     kernels: tuple[ModuleType, ModuleType],
     D: int,
     num_kv_heads: int,
-    dtype: torch.dtype,
-    limit: int,
-    bounds: tuple[int, ...] | None,
+    forward: Tiles,
+    keys: Tiles,
+    queries: Tiles,
+    is_packed: bool,
 ) -> None:
     # whole tiles, so that what lies behind the sequence is another head's
-    layer = Layer(256, D, 4, num_kv_heads, (1, 2), torch.float32, bounds)
-    backward = key_tiles(D, 4 // num_kv_heads, dtype, limit), query_tiles(D, dtype, limit)
-    actual = layer.by_kernels(kernels, forward_tiles(D, dtype, limit), backward)
+    T = 2 * max(*forward[:2], *keys[:2], *queries[:2])
+    bounds = (0, T // 8 + 1, T // 8 + 1, 3 * T // 4 - 2, T) if is_packed else None
+    layer = Layer(T, D, 4, num_kv_heads, (1, 2), torch.float32, bounds)
+    actual = layer.by_kernels(kernels, forward, (keys, queries))
     for computed, exact in zip(actual, layer.by_oracle(), strict=True):
         assert error(computed, exact) < 3e-6
 

@@ -205,7 +205,7 @@ def random_added(draw: random.Random, root: dict[str, Any]) -> list[dict[str, An
 
 
 def random_tokenizer(draw: random.Random, plain: dict[str, Any]) -> dict[str, Any]:
-    root = copy.deepcopy(plain)
+    root = {**plain, "model": {**plain["model"]}}
     root["pre_tokenizer"] = random_pre_tokenizer(draw)
     root["added_tokens"] = random_added(draw, root)
     root["normalizer"] = draw.choices([None, {"type": "NFC"}, {"type": "Lowercase"}], [30, 1, 1])[0]

@@ -19,9 +19,11 @@ import selectors
 import signal
 import socket
 import sys
+import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 AT_IMPORT = ("OMP_NUM_THREADS", "SAF_TITAN_DEVICE", "CUDA_VISIBLE_DEVICES")
@@ -42,6 +44,12 @@ def import_everything() -> None:
     import saf_titan.saf.__main__
     import saf_titan.study.__main__
     import saf_titan.train  # noqa: F401
+
+    # after compat, which chooses the device
+    import torchtitan.trainer  # isort: skip
+
+    # rank 0 sleeps two seconds at its end, for the others to leave a store that it may be the host of; here it never is
+    torchtitan.trainer.time = SimpleNamespace(**{**vars(time), "sleep": lambda seconds: None})  # type: ignore[assignment]
 
     # pyarrow's allocator has a thread of its own, and goes on without it in a forked process
     threads = {
