@@ -58,7 +58,10 @@ def removed_edges(place_BXTT: Tensor, visible_TT: Tensor, *, fraction: float, si
 
 
 class RemovingEdges:
-    """Give it to `watching`: the heads of a forward then put out what they do without the removed edges."""
+    """A callback for `watching` that replaces the outputs of the heads by those without the removed edges.
+
+    ranks: by layer, what `places` returns; layers that are not in it stay as they are.
+    """
 
     def __init__(self, ranks: dict[int, Tensor], way: EdgeWay, spares_first: bool, side: Side, fraction: float) -> None:
         self._ranks, self._way, self._spares_first = ranks, way, spares_first
