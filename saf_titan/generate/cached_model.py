@@ -1,6 +1,6 @@
 """A decoder whose attention layers have a cache: it reads the prompts, then one token of each sequence at a time.
 
-Shapes: B sequences, T tokens of the longest prompt, C model width, V vocabulary.
+Legend: B sequences, T tokens of the longest prompt, C model width, V vocabulary.
 """
 
 from __future__ import annotations
