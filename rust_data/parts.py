@@ -167,8 +167,8 @@ def join(
     the order of the parts. Splits and shards are cut as in `tokenize`. The parts stay.
 
     Raises:
-        ValueError: if a part is missing, not complete, changed since it was written or of another tokenizer, or if
-            `out` holds a corpus.
+        ValueError: if a part is missing, not complete, changed since it was written or of another tokenizer, if a
+            task is still running or was stopped, or if `out` holds a corpus.
     """
     check_range(0, 2**63 - 1, val_tokens=val_tokens, shard_tokens=shard_tokens)
     parts = _part_folders(folder)
@@ -183,7 +183,7 @@ def join(
         segment for part, manifest in zip(parts, manifests, strict=True) for segment in _segments(part, manifest)
     ]
     # the sort is stable, so pieces of the same file stay in the order of the parts
-    segments.sort(key=lambda segment: segment[0])
+    segments.sort(key=lambda segment: _place_in_order(segment[0]))
     for part, manifest in zip(parts, manifests, strict=True):
         for shard in manifest["splits"]["train"]["shards"]:
             if _native.sha256(part / shard["file"]) != shard["sha256"]:
@@ -201,7 +201,7 @@ def join(
                 for left in out.glob(pattern):
                     left.unlink()
             raise
-        sources = sorted(merge_sources(manifests), key=lambda source: source["file"])
+        sources = sorted(merge_sources(manifests), key=lambda source: _place_in_order(source["file"]))
         changed = {"part": [0, 1], "shard_tokens": shard_tokens, "splits": splits, "sources": sources}
         manifest = manifests[0] | changed
         if tokenizer_file is not None:
@@ -212,13 +212,25 @@ def join(
 
 
 def _part_folders(folder: Path) -> list[Path]:
-    parts = sorted(path for path in folder.glob("part-*-of-*") if path.suffix != ".tmp")
+    found = sorted(folder.glob("part-*-of-*"))
+    parts = [path for path in found if path.suffix != ".tmp"]
+    # beside an unfinished part there may be a complete one, of an earlier run of the same task on other documents
+    if unfinished := [path for path in found if path.suffix == ".tmp"]:
+        raise ValueError(
+            f"{unfinished[0]}: the task of this part is still running or has not finished; wait for it or run it "
+            "again, or remove the folder if the task is not one of this corpus"
+        )
     if not parts:
         raise ValueError(f"{folder}: holds no parts")
     counts = sorted({path.name.rpartition("-of-")[2] for path in parts})
     if len(counts) > 1:
         raise ValueError(f"{folder}: holds parts of {' and of '.join(map(str, map(int, counts)))}; remove the old ones")
     return parts
+
+
+def _place_in_order(file: str) -> list[str]:
+    """Return the sort key with which files are in the order of `tokenize`: folder by folder, not letter by letter."""
+    return file.split("/")
 
 
 def _segments(part: Path, manifest: dict[str, Any]) -> list[tuple[str, Path, int, int]]:

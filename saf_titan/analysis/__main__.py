@@ -18,11 +18,11 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from saf_titan.fields.command_line import Parser, note_unused, run_command, value_of
+from saf_titan.analysis.arguments import COUNT, SHARE, WHOLE, add_measurement, add_model, shares, words
+from saf_titan.fields.command_line import Parser, note_unused, run_command
 from saf_titan.fields.places import require_file_place, require_input_file
-from saf_titan.fields.ranges import NOT_NEGATIVE, POSITIVE, Range
 from saf_titan.report.format import count
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 def contributions(args: argparse.Namespace) -> int:
     if args.query is not None and args.query >= args.length:
-        raise ValueError(f"--query {args.query}, but the sequences have the positions 0 to {args.length - 1}")
+        raise ValueError(
+            f"--query {args.query}, but a sequence has the positions 0 to {args.length - 1}: give one, or raise "
+            "--length"
+        )
     if args.out is not None:
         require_file_place(args.out)
     decoder, excerpts = _open(args)
@@ -98,23 +101,36 @@ def interventions(args: argparse.Namespace) -> int:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"--out {args.out} cannot be made ({error.strerror}): give another folder") from error
-    from saf_titan.analysis.intervention_results import FILES, ranking_lines, share_lines, write_results
+    from saf_titan.analysis.intervention_results import FILES, STORE, ranking_lines, share_lines, write_results
 
-    for name in FILES:
+    store = args.out / STORE
+    for name in (*FILES, STORE):
         require_file_place(args.out / name)
     decoder, excerpts = _open(args)
     from saf_titan.analysis.interventions import measure_interventions, measured_positions
     from saf_titan.analysis.tables import stdout_is_terminal
 
     rows_N = measured_positions(args.length, args.positions)
-    study = measure_interventions(
-        decoder,
-        excerpts.tokens_NT,
-        rows_N,
-        settings,
-        batch_size=args.batch_size,
-        progress=_progress("interventions"),
-    )
+
+    def say_resumed(num_done: int) -> None:
+        done, number = count(num_done, "sequence"), len(excerpts.tokens_NT)
+        print(f"going on with {store}, which has the results of {done} of {number}", file=sys.stderr)
+
+    try:
+        study = measure_interventions(
+            decoder,
+            excerpts.tokens_NT,
+            rows_N,
+            settings,
+            batch_size=args.batch_size,
+            store=store,
+            model={"model": str(Path(decoder.name).resolve()), "dtype": args.dtype},
+            resumed=say_resumed,
+            progress=_progress("interventions"),
+        )
+    except KeyboardInterrupt:
+        print(f"{store} keeps the sequences that are done; the same command goes on from there", file=sys.stderr)
+        raise
     print(
         f"{count(len(excerpts.tokens_NT), 'sequence')} of {args.length} tokens, {count(len(rows_N), 'position')} of "
         "each measured, keys "
@@ -225,59 +241,6 @@ def _progress(work: str) -> Any:
     return TimedProgress(partial(print, file=sys.stderr, flush=True), every=10.0, work=work)
 
 
-_COUNT, _WHOLE = value_of(Annotated[int, POSITIVE]), value_of(Annotated[int, NOT_NEGATIVE])
-_AT_LEAST_4 = value_of(Annotated[int, Range(low=4)])
-_SHARE = value_of(Annotated[float, Range(above=0.0, high=1.0)])
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
-
-
-def _shares(text: str) -> tuple[float, ...]:
-    return tuple(_SHARE(part) for part in text.split(","))
-
-
-def _layers(text: str) -> tuple[int, ...]:
-    """Layers as "0,3,6-11": numbers and ranges, both ends included."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        bounds = (_WHOLE(first), _WHOLE(last or first))
-        if bounds[0] > bounds[1]:
-            raise argparse.ArgumentTypeError(f"{part!r} goes from a later layer to an earlier one")
-        found += range(bounds[0], bounds[1] + 1)
-    return tuple(sorted(set(found)))
-
-
-def _add_model(command: argparse.ArgumentParser, *, sequences: int, length: int) -> None:
-    command.add_argument("model", type=Path, metavar="MODEL")
-    command.add_argument("--text", type=Path, required=True, metavar="FILE", help="UTF-8 text")
-    command.add_argument(
-        "--layers",
-        type=_layers,
-        default=(),
-        metavar="N,A-B,...",
-        help="counted from 0, for example 0,6-11; default: all",
-    )
-    _add_measurement(command, sequences=sequences, length=length)
-
-
-def _add_measurement(command: argparse.ArgumentParser, *, sequences: int, length: int) -> None:
-    command.add_argument(
-        "--sequences", type=_COUNT, default=sequences, metavar="N", help=f"spread over the text; default: {sequences}"
-    )
-    command.add_argument(
-        "--length", type=_AT_LEAST_4, default=length, metavar="T", help=f"tokens of a sequence; default: {length}"
-    )
-    command.add_argument(
-        "--behind-norm", action="store_true", help="contributions behind a norm after the heads (Gemma, OLMo 2)"
-    )
-    command.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="default: float32")
-    command.add_argument("--config", type=Path, metavar="FILE", help="TOML file of a run; default: the run's own")
-    command.add_argument("--tokenizer", metavar="NAME|FILE", help="of a run; default: that of its corpus")
-
-
 def parser() -> argparse.ArgumentParser:
     main = Parser(
         prog="python -m saf_titan.analysis", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -285,55 +248,75 @@ def parser() -> argparse.ArgumentParser:
     commands = main.add_subparsers(required=True, metavar="command")
 
     command = commands.add_parser("contributions", help="what heads and keys contribute to the output of attention")
-    _add_model(command, sequences=4, length=256)
-    command.add_argument("--query", type=_WHOLE, metavar="I", help="also the keys of this position of sequence 0")
+    add_model(command, sequences=4, length=256)
+    command.add_argument("--query", type=WHOLE, metavar="I", help="also print the keys of this position of sequence 0")
     command.add_argument("--out", type=Path, metavar="FILE", help="the numbers as JSON, with those by key and by lag")
     command.set_defaults(run=contributions)
 
     command = commands.add_parser("sinks", help="how much attention the first position draws, and what it does with it")
-    _add_model(command, sequences=4, length=256)
+    add_model(command, sequences=4, length=256)
     command.add_argument(
-        "--eps", type=_SHARE, default=0.3, metavar="X", help="mean attention that makes a head a sink; default: 0.3"
+        "--eps", type=SHARE, default=0.3, metavar="X", help="mean attention that makes a head a sink; default: 0.3"
     )
     command.add_argument("--out", type=Path, metavar="FILE", help="the numbers as JSON")
     command.set_defaults(run=sinks)
 
     command = commands.add_parser("interventions", help="which measure finds the keys that carry the predictions")
-    _add_model(command, sequences=8, length=256)
-    command.add_argument("--per", choices=("token", "head"), default="token", help="keys are scored; default: token")
-    command.add_argument("--metrics", type=_words, default=(), metavar="NAME,...", help="default: all")
-    command.add_argument("--ways", type=_words, metavar="NAME,...", help="of value, edge, mean; default: all")
-    command.add_argument("--sides", type=_words, metavar="NAME,...", help="of top, bottom; default: both")
+    add_model(command, sequences=8, length=256)
+    command.add_argument(
+        "--per",
+        choices=("token", "head"),
+        default="token",
+        help="one score of a key for all heads of a layer, or one for each head; default: token",
+    )
+    command.add_argument(
+        "--metrics", type=words, default=(), metavar="NAME,...", help="measures that rank the keys; default: all"
+    )
+    command.add_argument(
+        "--ways", type=words, metavar="NAME,...", help="how keys are removed, of value, edge, mean; default: all"
+    )
+    command.add_argument(
+        "--sides", type=words, metavar="NAME,...", help="which keys are removed, of top, bottom; default: both"
+    )
     command.add_argument(
         "--shares",
-        type=_shares,
+        type=shares,
         default=(0.01, 0.05, 0.10, 0.20, 0.50),
         metavar="X,...",
-        help="of the keys of a query; default: 0.01,0.05,0.1,0.2,0.5",
+        help="shares of the keys of a query to remove; default: 0.01,0.05,0.1,0.2,0.5",
     )
     command.add_argument(
-        "--first", choices=("both", "kept", "removable"), default="both", help="the first position; default: both"
+        "--first",
+        choices=("both", "kept", "removable"),
+        default="both",
+        help="whether the first position is kept; default: both",
     )
-    command.add_argument("--seeds", type=_COUNT, default=3, metavar="N", help="of the random control; default: 3")
     command.add_argument(
-        "--positions", type=_COUNT, default=64, metavar="N", help="predictions measured of a sequence; default: 64"
+        "--seeds", type=COUNT, default=3, metavar="N", help="number of seeds of the random control; default: 3"
     )
-    command.add_argument("--batch-size", type=_COUNT, default=4, metavar="N", help="sequences at a time; default: 4")
+    command.add_argument(
+        "--positions",
+        type=COUNT,
+        default=64,
+        metavar="N",
+        help="number of predictions measured in each sequence; default: 64",
+    )
+    command.add_argument("--batch-size", type=COUNT, default=4, metavar="N", help="sequences in a batch; default: 4")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the results")
     command.set_defaults(run=interventions)
 
     command = commands.add_parser("report", help="a page about a run, about several runs, or about a model on a text")
     command.add_argument("models", type=Path, nargs="+", metavar="RUN|MODEL", help="several runs are compared")
     command.add_argument("--text", type=Path, metavar="FILE", help="UTF-8 text; a run needs none")
-    _add_measurement(command, sequences=4, length=256)
+    add_measurement(command, sequences=4, length=256)
     command.add_argument(
-        "--passage", type=_COUNT, default=64, metavar="N", help="tokens shown word by word; default: 64"
+        "--passage", type=COUNT, default=64, metavar="N", help="number of tokens shown word by word; default: 64"
     )
     command.add_argument(
         "--out", type=Path, metavar="FILE", help="default: report.html in a run's folder, comparison.html"
     )
     command.add_argument(
-        "--heads", type=_WHOLE, default=8, metavar="N", help="draw the patterns of N heads of each freeze; default: 8"
+        "--heads", type=WHOLE, default=8, metavar="N", help="draw the patterns of N heads of each freeze; default: 8"
     )
     command.set_defaults(run=report)
     return main

@@ -1,4 +1,4 @@
-"""Other answers to the question which keys matter to an attention layer: the measures that contribution weights meet.
+"""Other measures of which keys matter to an attention layer, with which contribution weights are compared.
 
 - attention: a_ij, of a head or the mean of the heads;
 - norms (Kobayashi et al. 2020, 2021): |a_ij v~_j| of a head, |sum_h a_ij v~_j| of a layer;
@@ -8,7 +8,8 @@
 
 None of them is signed, and none of those for a layer has a head axis.
 
-Legend: B sequences, T time, R queries of a row block, J keys it sees, H heads, C model width, M coordinates of a head.
+Legend: B sequences, T time, R queries of a row block, J keys that the block sees, H heads, C model width,
+M coordinates of a head.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from torch import Tensor
 from saf_titan.analysis.contribution import HeadValues
 
 _TILE_ELEMENTS = 1 << 22
-"""About so many entries of (B, R, J, C) are worked on at once by ALTI, whose L1 norm needs whole vectors."""
+"""Approximate number of entries (B, R, J, C) of a block of ALTI, whose L1 norm needs whole vectors."""
 
 
 def head_norms(p_BHRJ: Tensor, values: HeadValues) -> Tensor:
-    """|a_ij v~_j| of each head, (B, H, R, J)."""
+    """Return |a_ij v~_j| of each head, (B, H, R, J)."""
     return p_BHRJ * values.norm_BHT[:, :, None, : p_BHRJ.shape[3]]
 
 
 def layer_norms(p_BHRJ: Tensor, values: HeadValues) -> Tensor:
-    """|sum_h a_ij v~_j| of the layer, (B, R, J): the heads of a key may add up or cancel.
+    """Return |sum_h a_ij v~_j| of the layer, (B, R, J): the terms of the heads may add up or cancel.
 
     The square is a quadratic form of the attentions of the H heads, with the products <v~_j, v~_j> of two heads.
     """
@@ -45,7 +46,7 @@ def layer_norms(p_BHRJ: Tensor, values: HeadValues) -> Tensor:
 
 
 def alti(p_BHRJ: Tensor, values: HeadValues, x_BRC: Tensor, *, divisor_BR: Tensor | None = None) -> Tensor:
-    """Contribution of each key to the residual stream behind the layer, (B, R, J); rows sum to 1.
+    """Return the contribution of each key to the residual stream behind the layer, (B, R, J); rows sum to 1.
 
     Args:
         p_BHRJ: the last R of J rows, so that row r is the query of key J - R + r.
@@ -53,7 +54,8 @@ def alti(p_BHRJ: Tensor, values: HeadValues, x_BRC: Tensor, *, divisor_BR: Tenso
         x_BRC: the residual stream before the layer, of the R queries.
         divisor_BR: the root mean square by which such a norm divides the sum of the heads; None without a norm.
 
-    A key whose term is farther from the output than zero is gets 0; a row where every key is gets its query alone.
+    A key gets 0 if its term is farther from the output than the zero vector is. Where this holds for all keys of a row,
+    the query's own position gets 1.
     """
     B, _, R, J = p_BHRJ.shape
     vectors_BHJC = values.vectors_BHTC[:, :, :J]
@@ -78,15 +80,16 @@ def alti(p_BHRJ: Tensor, values: HeadValues, x_BRC: Tensor, *, divisor_BR: Tenso
 
 
 def with_residual(p_BTT: Tensor) -> Tensor:
-    """Attention of a layer (rows sum to 1) with the residual stream as half of each row, as rollout takes it."""
+    """Return the attention of a layer (rows sum to 1) with the residual stream as half of each row, for `rollout`."""
     return 0.5 * (p_BTT + torch.eye(p_BTT.shape[-1], dtype=p_BTT.dtype, device=p_BTT.device))
 
 
 def rollout(maps_BTT: Iterable[Tensor]) -> Tensor:
-    """The product of the maps of layers, the first layer first, (B, T, T): from the last layer down to the tokens.
+    """Return the product of the maps of all layers, (B, T, T): how much each token gives to each last-layer position.
 
-    maps_BTT: one for each layer, rows summing to 1: `with_residual` of mean attention, or `alti`. Raises ValueError
-    without a layer.
+    maps_BTT: one for each layer, the first layer first, rows summing to 1: `with_residual` of attention, or `alti`.
+
+    Raises ValueError without a layer.
     """
     product: Tensor | None = None
     for map_BTT in maps_BTT:

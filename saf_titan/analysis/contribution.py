@@ -18,7 +18,7 @@ to at most D orthonormal coordinates and their basis, so lengths and angles are 
 
 Source: arXiv 2606.07604, of which the definition follows from the stated properties (factors, sums, signs).
 
-Legend: B sequences, T time, R queries of a row block, J keys it sees, H heads, K heads of the values, D head width,
+Legend: B sequences, T time, R queries of a row block, J keys that the block sees, H heads, K kv heads, D head width,
 M = min(C, D) coordinates, C model width, G = H at the head level and 1 at the layer level.
 """
 
@@ -34,9 +34,10 @@ from torch import Tensor
 Level = Literal["head", "layer"]
 
 _ROUNDINGS = 8
-"""An output of less than so many roundings of the sum of the lengths of its terms has no direction left."""
+"""An output has no direction if it is shorter than this many rounding errors of the summed lengths of its terms."""
 _SMALLEST_DIAGONAL = 1e-2
-"""Of Cholesky's factor, relative to the largest entry: orthonormal up to 1e-10 or so in float64."""
+"""Cholesky is used if the diagonal entries of its factor are at least this multiple of the largest. The basis is then
+orthonormal up to about 1e-10."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ def head_values(v_BTKD: Tensor, wo_HDC: Tensor, *, gain_C: Tensor | None = None)
 def _split(wo_HDC: Tensor) -> tuple[Tensor, Tensor]:
     """Return (H, D, M) and (H, M, C) whose product is wo_HDC, the second with orthonormal rows; all are float64.
 
-    Cholesky's factor of W W^T takes half the time of QR. It squares the condition of W, so QR takes over where that
-    could be seen.
+    Cholesky's factor of W W^T takes half the time of QR. But it squares the condition number of W, so QR is used where
+    W is badly conditioned.
     """
     factor_HDD, failed_H = torch.linalg.cholesky_ex(wo_HDC @ wo_HDC.mT)
     diagonal_HD = factor_HDD.diagonal(dim1=-2, dim2=-1)
@@ -106,13 +107,13 @@ class Contributions:
     attention_BHRJ: Tensor
     """First factor, in [0, 1]."""
     projection_BHRJ: Tensor
-    """<v~_j, u_i> / |u_i|^2: the product of the other two."""
+    """<v~_j, u_i> / |u_i|^2: the product of the second and the third factor."""
     value_norm_BHJ: Tensor
     """|v~_j|."""
     output_norm_BGR: Tensor
     """|u_i|."""
     undefined: float
-    """What stands in the rows whose output has no direction."""
+    """The value of all weights and factors in rows whose output has no direction: NaN or 0."""
 
     @property
     def weight_BHRJ(self) -> Tensor:

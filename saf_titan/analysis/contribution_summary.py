@@ -1,7 +1,7 @@
-"""What the contribution weights of a layer say in O(T) memory: rows are made in blocks and summed up at once.
+"""Sums of the contribution weights of a layer in O(T) memory: attention rows are computed and summed block by block.
 
-Legend: B sequences, T time (query i, key j, lag i - j), R queries of a row block, J keys it sees, H heads,
-N keys that are kept of a row.
+Legend: B sequences, T time (query i, key j, lag i - j), R queries of a row block, J keys that the block sees, H heads,
+N keys that are kept of each row.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from saf_titan.analysis.contribution import HeadValues, Level, contribution_weig
 from saf_titan.ops.attention_stats import diagonal_sums
 
 _BLOCK_ELEMENTS = 1 << 20
-"""About so many entries of (B, H, R, J) are worked on at once; a handful of such tensors is alive."""
+"""Approximate number of entries (B, H, R, J) of a block; about five such tensors exist at a time."""
 
 _SHORTEST_BLOCK = 128
-"""Fewer rows at once take longer to call for than to compute."""
+"""In blocks of fewer rows, the overhead of the calls takes longer than the computation."""
 
 Rows = Callable[[int, int], Tensor]
 """Attention of the queries start <= i < stop over the keys j < stop, (B, H, R, stop); `LayerAttention.rows` is one."""
@@ -27,10 +27,10 @@ Rows = Callable[[int, int], Tensor]
 
 @dataclass(frozen=True)
 class ContributionSummary:
-    """Contribution weights of one layer, summed up. Rows without a direction count as zero.
+    """Contribution weights of one layer, summed over queries. Rows without a direction count as zero.
 
-    Sums over queries are means over sequences, float64. At the head level those of a head add up to T, at the layer
-    level those of all heads do.
+    Sums over queries are float64 and averaged over sequences. The sums `weight_by_key_HT` and `weight_by_lag_HT` add up
+    to T: at the head level for each head, at the layer level over all heads.
     """
 
     level: Level
@@ -53,20 +53,28 @@ class ContributionSummary:
     """Their keys, int64; -1 where a row has fewer keys."""
     num_undefined: int
     """Rows without a direction."""
+    window: int | None = None
+    """How many of the latest keys a query sees, its own included; None for all."""
 
     @property
     def sink_share_H(self) -> Tensor:
-        """Mean contribution of the first position to the queries behind it; NaN for T = 1."""
-        return self.sink_weight_BHT[..., 1:].double().mean((0, 2))
+        """Mean contribution of the first position to the later queries that see it; NaN if there are none."""
+        return self.sink_weight_BHT[..., 1 : self.window].double().mean((0, 2))
 
     @property
     def sink_attention_H(self) -> Tensor:
-        """Mean attention of the queries behind the first position on it, in [0, 1]; NaN for T = 1."""
-        return self.sink_attention_BHT[..., 1:].double().mean((0, 2))
+        """Mean attention on the first position of the later queries that see it, in [0, 1]; NaN if there are none."""
+        return self.sink_attention_BHT[..., 1 : self.window].double().mean((0, 2))
 
 
 def summarize_contributions(
-    rows: Rows, values: HeadValues, *, level: Level = "head", top: int = 8, row_block: int | None = None
+    rows: Rows,
+    values: HeadValues,
+    *,
+    level: Level = "head",
+    top: int = 8,
+    row_block: int | None = None,
+    window: int | None = None,
 ) -> ContributionSummary:
     """Return the summary of a layer, with O(B H T) extra memory beside one block of rows.
 
@@ -74,10 +82,12 @@ def summarize_contributions(
         rows: gives attention rows by block.
         values: of all keys.
         top: N, how many keys to keep of each row.
-        row_block: queries worked on at once; by default a quarter of them, or so many that a block has about a million
-            entries.
+        row_block: R, the number of queries in a block; by default a quarter of all, or fewer where a block would have
+            more than about a million entries.
+        window: how many of the latest keys a query sees, its own included; None for all. The means over queries of what
+            the first position draws leave out queries that do not see it.
 
-    The result does not depend on `row_block` but for rounding. Raises ValueError as `contribution_weights` does.
+    The result depends on `row_block` by rounding only. Raises ValueError as `contribution_weights` does.
     """
     B, H, T, _ = values.v_BHTM.shape
     device = values.v_BHTM.device
@@ -124,11 +134,15 @@ def summarize_contributions(
         top_weight_BHTN=top_weight,
         top_key_BHTN=top_key,
         num_undefined=num_undefined,
+        window=window,
     )
 
 
 def _keep_top(c_BHRJ: Tensor, weight_BHRN: Tensor, key_BHRN: Tensor) -> None:
-    """Write the largest weights of each row and their keys, later keys than the query left out; overwrites c."""
+    """Write the largest weights of each row and their keys into the last two arguments; overwrites `c_BHRJ`.
+
+    Keys behind the query are left out.
+    """
     R, J = c_BHRJ.shape[2:]
     N = min(weight_BHRN.shape[-1], J)
     is_future_RJ = torch.ones(R, J, dtype=torch.bool, device=c_BHRJ.device).triu(J - R + 1)

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from saf_titan.analysis.contribution import contribution_weights
+from saf_titan.analysis.contribution import Level, contribution_weights
 from saf_titan.analysis.contribution_summary import ContributionSummary, summarize_contributions
 from saf_titan.analysis.decoder import AnalysedDecoder
 from saf_titan.analysis.layer import LayerAttention, watching
 from saf_titan.analysis.scores import layer_values
-from saf_titan.analysis.tables import number, text_table
+from saf_titan.analysis.tables import known_or_none, number, text_table
 from saf_titan.heads.names import head_name
 
 RECENT = 16
-"""The latest keys, the query's own included, that the table adds up."""
+"""Number of latest keys, the query's own included, whose attention and weights the table sums."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -43,7 +43,7 @@ class ModelContributions:
     layers: list[HeadContributions]
 
     def lines(self, *, is_terminal: bool = False) -> list[str]:
-        """A line for each head: its share of the layer, and where its attention and its contributions lie."""
+        """Return a line for each head: its share of the layer, and where its attention and its contributions lie."""
         columns = (
             "head",
             "share of layer",
@@ -70,7 +70,7 @@ class ModelContributions:
         return text_table(columns, rows, is_terminal=is_terminal)
 
     def to_json(self) -> dict[str, Any]:
-        """The same numbers and those by key and by lag, each a mean over queries; six digits."""
+        """Return the same numbers, and those by key and by lag (means over queries, six digits), as values of JSON."""
 
         def plain(values: Tensor) -> list[float]:
             return [float(f"{value:.6g}") for value in values.tolist()]
@@ -83,9 +83,9 @@ class ModelContributions:
                     {
                         "head": head_name(one.layer, head),
                         "share_of_layer": one.by_layer.share_BHT[:, h].double().mean().item(),
-                        "attention_on_first": one.by_head.sink_attention_H[h].item(),
-                        "weight_of_first": one.by_head.sink_share_H[h].item(),
-                        "weight_of_first_in_layer": one.by_layer.sink_share_H[h].item(),
+                        "attention_on_first": known_or_none(one.by_head.sink_attention_H[h].item()),
+                        "weight_of_first": known_or_none(one.by_head.sink_share_H[h].item()),
+                        "weight_of_first_in_layer": known_or_none(one.by_layer.sink_share_H[h].item()),
                     }
                     | {
                         name: plain(getattr(one.by_head, f"{name}_HT")[h] / T)
@@ -116,8 +116,10 @@ def measure_contributions(
         if layer.layer not in chosen:
             return
         values = layer_values(layer, decoder.norm(layer.layer) if is_behind_norm else None)
-        by_head = summarize_contributions(layer.rows, values, level="head", top=0)
-        by_layer = summarize_contributions(layer.rows, values, level="layer", top=0)
+        by_head, by_layer = (
+            summarize_contributions(layer.rows, values, level=level, top=0, window=layer.window)
+            for level in get_args(Level)
+        )
         found.append(HeadContributions(layer.layer, layer.heads, by_head, by_layer))
         if progress:
             progress("layer", len(found), len(chosen))
@@ -147,8 +149,10 @@ def token_shares(
     layers: Sequence[int] = (),
     is_behind_norm: bool = False,
 ) -> TokenShares:
-    """Where one query of a sequence looks, and what each key contributes, by layer. Layers without heads are left
-    out, and so are all but `layers` if any are given."""
+    """Return the attention of one query to each key and the contribution of each key, by layer.
+
+    layers: numbers of the layers to include; all if empty. A layer whose heads are all pruned is left out.
+    """
     chosen = decoder.chosen_layers(layers)
     attention, contribution = [], []
 
@@ -168,7 +172,10 @@ def token_shares(
 def query_lines(
     decoder: AnalysedDecoder, tokens_T: Tensor, shares: TokenShares, *, count: int = 12, is_terminal: bool = False
 ) -> list[str]:
-    """The keys of one query with the largest contributions, mean over layers, beside the attention on them."""
+    """Return the lines of a table: the keys of one query with the largest contributions, and their attention.
+
+    Contributions and attention are means over the layers of `shares`; count: number of keys.
+    """
     contribution_T, attention_T = shares.contribution_LT.mean(0), shares.attention_LT.mean(0)
     keys = contribution_T.argsort(descending=True)[:count].tolist()
     assert decoder.pieces is not None

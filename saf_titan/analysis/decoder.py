@@ -1,4 +1,4 @@
-"""A decoder as analysis sees it: its attention layers, its forward, and the tokens of a text."""
+"""What the analysis needs of a decoder: its attention layers, its forward, and the tokens of a text."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class AnalysedDecoder:
     attentions: Sequence[Any]
     """The attention layers, in order."""
     logits: Callable[[Tensor, Tensor], Tensor]
-    """Maps token ids (B, T) and the positions (N,) that are asked for to logits (B, N, V)."""
+    """Takes token ids (B, T) and positions (N,), and returns the logits at these positions, (B, N, V)."""
     vocab_size: int
-    """Ids that a text can have."""
+    """Number of token ids: a text has ids below it."""
     blocks: Sequence[nn.Module] = ()
     """The blocks that the layers belong to; their first argument is the residual stream."""
     norms: Sequence[Any] = ()
@@ -33,11 +33,11 @@ class AnalysedDecoder:
     plan: StaticPlan | None = None
     """The patterns of the static heads; None if every head is live."""
     longest: int | None = None
-    """Tokens of the longest sequence; None for no limit."""
+    """Largest number of tokens of a sequence; None for no limit."""
     read: Callable[[Path, int | None, int], Excerpts] | None = field(default=None, repr=False)
-    """Cuts a text file into (so many, or all) sequences of so many tokens."""
+    """Takes a text file, the number of sequences (None for all) and the tokens of each, and returns the sequences."""
     pieces: Callable[[list[int]], list[str]] | None = field(default=None, repr=False)
-    """The text of single tokens."""
+    """Takes token ids and returns the text of each."""
 
     def norm(self, layer: int) -> Any:
         """The norm between the heads of a layer and the residual stream; None without one."""
@@ -55,13 +55,16 @@ class AnalysedDecoder:
 
     @torch.no_grad()
     def run(self, tokens_BT: Tensor) -> None:
-        """A forward for those who watch its layers; only the logits of the last position are made."""
+        """Run a forward for its hooks alone; logits are computed at the last position only."""
         self.logits(tokens_BT, torch.tensor([tokens_BT.shape[1] - 1]))
 
 
 @contextmanager
 def keeping_residuals(blocks: Sequence[nn.Module]) -> Iterator[dict[int, Tensor]]:
-    """Inside the context each block leaves its input (B, T, C) under its number, until its next forward."""
+    """Inside the context, each forward of a block stores its input (B, T, C) in the yielded dictionary.
+
+    The key is the number of the block.
+    """
     found: dict[int, Tensor] = {}
     with ExitStack() as stack:
         for number, block in enumerate(blocks):

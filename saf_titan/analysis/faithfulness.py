@@ -1,4 +1,4 @@
-"""Do the tokens that are said to matter carry the prediction? Sufficiency, comprehensiveness and AOPC.
+"""Measure whether the tokens that are said to matter carry the prediction: sufficiency, comprehensiveness, AOPC.
 
 Source: ERASER (DeYoung et al. 2020), with its signs. p is the probability of the class j that the model predicts on the
 whole text, and stays that of j when tokens are removed:
@@ -32,7 +32,7 @@ class Faithfulness:
     """What removing tokens does to each example; means over examples are what papers print."""
 
     probability_B: Tensor
-    """Of the predicted outcome, on the whole text."""
+    """Probability of the predicted outcome, on the whole text."""
     predicted_B: Tensor
     """The predicted outcome, an index into the K outcomes."""
     comprehensiveness_B: Tensor
@@ -42,7 +42,7 @@ class Faithfulness:
 
 
 def faithfulness(predict: Predict, rationale_BT: Tensor, candidates_BT: Tensor) -> Faithfulness:
-    """Remove the rationale, and everything but the rationale.
+    """Measure the prediction without the rationale, and with the rationale alone.
 
     Args:
         predict: see `saf_titan.analysis.removal`; with a single outcome (an answer), that one is the predicted one.
@@ -53,7 +53,7 @@ def faithfulness(predict: Predict, rationale_BT: Tensor, candidates_BT: Tensor) 
 
 
 def _faithfulness(predict: Predict, whole_BK: Tensor, rationale_BT: Tensor, candidates_BT: Tensor) -> Faithfulness:
-    """The same, given the probabilities on the whole text."""
+    """Do the work of `faithfulness`, given the probabilities on the whole text."""
     rationale_BT = rationale_BT & candidates_BT
     predicted_B = whole_BK.argmax(1)
 
@@ -81,7 +81,7 @@ def best_tokens(score_BT: Tensor, candidates_BT: Tensor, fraction: float) -> Ten
         raise ValueError("the scores of candidates must not be nan")
     score_BT = score_BT.double().masked_fill(~candidates_BT, -math.inf)
     order_BT = score_BT.argsort(dim=1, descending=True, stable=True)
-    # 10 % of 10 tokens is one, whatever the float says
+    # subtract a little, so that 10 % of 10 tokens are one token although 0.1 is not exact in binary
     count_B = (fraction * candidates_BT.sum(1).double() - 1e-9).ceil().clamp(min=1)
     is_best_BT = torch.arange(score_BT.shape[1], device=score_BT.device) < count_B[:, None]
     return torch.zeros_like(candidates_BT).scatter(1, order_BT, is_best_BT) & candidates_BT
@@ -109,7 +109,7 @@ class Aopc:
 
 
 def aopc(predict: Predict, score_BT: Tensor, candidates_BT: Tensor, *, fractions: Sequence[float] = FRACTIONS) -> Aopc:
-    """Faithfulness of the tokens with the highest scores (attention, a gradient, ...), over fractions of the tokens.
+    """Return the faithfulness of the tokens with the highest scores (attention, a gradient, ...), by fraction.
 
     predict and candidates_BT are those of `faithfulness`. Raises ValueError without a fraction, and as `best_tokens`.
     """

@@ -14,13 +14,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from saf_titan.analysis.interventions import EdgeWay, Harm, Side, Study, areas
+from saf_titan.analysis.interventions import Harm, Study, areas
+from saf_titan.analysis.removal import EdgeWay
+from saf_titan.analysis.removed_edges import Side
 from saf_titan.analysis.tables import number, text_table
 
 REFERENCE = "attention"
 """The measure that the others are compared with, sequence by sequence."""
 
 FILES = ("interventions.json", "interventions.csv")
+STORE = "interventions.jsonl"
+"""The file that keeps the results of each sequence while the others are measured."""
 
 _SETTING = ("metric", "seed", "way", "spares_first", "side", "fraction")
 _VALUES = {"nll_rise": "nll_P", "kl": "kl_P", "flips": "flips_P"}

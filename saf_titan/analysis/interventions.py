@@ -1,11 +1,12 @@
-"""Do the keys that a measure calls important carry the predictions of a model? Edges are removed, the loss is compared.
+"""Test whether the keys that a measure calls important carry the predictions: remove them and compare the loss.
 
-In every layer at once, or in chosen ones, the best or worst scored share of the keys of each query is taken away, in
-one of three ways (see `removal.edit_edges`). Keys are scored in the model as it is, so every way removes the same
-edges. A score looks at nothing behind its query, so no prediction sees its answer. A measure that finds the important
-keys does more harm from the top than another, and less from the bottom.
+In all layers at once, or in chosen ones, each query loses the best or the worst scored share of its keys, in one of
+three ways (see `removal.edit_edges`). Keys are scored in the unchanged model, so every way removes the same edges.
+Scores do not depend on tokens behind the query, so no prediction is told its answer. If a measure finds the important
+keys, removing its top keys raises the loss much, and removing its bottom keys raises it little.
 
-A query loses ceil(share x its candidates) keys: at least one. Without the first position, that key is no candidate.
+A query loses ceil(share x its candidates) keys, so at least one. All keys that it sees are candidates, except the first
+position where that is kept.
 
 Protocol after arXiv 2606.07604, whose details are not known to us. Legend: B sequences, T time (queries and keys),
 N positions whose prediction is measured, V vocabulary, X = H by head and 1 by token, P sequences of the whole text.
@@ -13,10 +14,13 @@ N positions whose prediction is measured, V vocabulary, X = H by head and 1 by t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from itertools import product
-from typing import Literal, get_args
+from pathlib import Path
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -24,18 +28,17 @@ from torch import Tensor
 from saf_titan.analysis.decoder import AnalysedDecoder, keeping_residuals
 from saf_titan.analysis.faithfulness import FRACTIONS
 from saf_titan.analysis.layer import LayerAttention, watching
-from saf_titan.analysis.patterns import head_outputs
-from saf_titan.analysis.removal import EdgeWay, edit_edges
+from saf_titan.analysis.removal import EdgeWay
+from saf_titan.analysis.removed_edges import RemovingEdges, Side, places, visible_keys
 from saf_titan.analysis.scores import NEEDS_RESIDUAL, RANDOM, SCORES, Grain, ScoredLayer, random_scores
-from saf_titan.ops.attention_stats import hidden_keys
+from saf_titan.analysis.stored_rows import StoredRows
 
-Side = Literal["top", "bottom"]
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to remove. Everything is combined with everything."""
+    """What to remove: every combination of metric, way, side, fraction and choice about the first position."""
 
     grain: Grain = "token"
     metrics: tuple[str, ...] = ()
@@ -47,7 +50,7 @@ class Settings:
     spares_first: tuple[bool, ...] = (False, True)
     """Whether the first position is kept."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Of the random control."""
+    """Seeds of the random control."""
     layers: tuple[int, ...] = ()
     """Numbers of the layers whose keys are scored and removed, the others stay as they are; all if empty."""
     is_behind_norm: bool = False
@@ -73,7 +76,7 @@ class Settings:
 
     @property
     def rankings(self) -> list[tuple[str, int]]:
-        """Every (metric, seed) that keys are ranked by; measures other than the control have one."""
+        """Every (metric, seed) by which keys are ranked; only the random control has more than one seed."""
         return [(m, seed) for m in self.metrics for seed in (self.seeds if m == RANDOM else self.seeds[:1])]
 
     @property
@@ -116,6 +119,9 @@ def measure_interventions(
     settings: Settings,
     *,
     batch_size: int = 4,
+    store: Path | None = None,
+    model: Mapping[str, Any] | None = None,
+    resumed: Callable[[int], object] | None = None,
     progress: Progress | None = None,
 ) -> Study:
     """Remove edges in every combination of the settings.
@@ -125,18 +131,30 @@ def measure_interventions(
         rows_N: positions whose prediction of the next token is measured, all below T - 1.
         batch_size: sequences at a time. The logits of the whole model, (B, N, V) in float32, and the ranks of all keys,
             two bytes for each layer, sequence, head or not, query and key, are held at once.
-        progress: told of every forward under the stage "forward".
+        store: a file of JSON lines that gets the results of each sequence as soon as its batch is done. A call that
+            finds the file measures only the sequences that it lacks.
+        model: what else the results depend on, such as the name of the model, as values of JSON for the store.
+        resumed: called once with the number of sequences that the store has already, if there are any.
+        progress: called after every forward with the stage "forward", and the numbers of forwards done and in all.
 
-    Raises ValueError for a layer that there is not, for ALTI without the model's blocks, and for positions without a
-    next token.
+    Raises ValueError for a layer that there is not, for ALTI without the model's blocks, for positions without a next
+    token, and if the store is of other settings, sequences or another model.
     """
     if len(rows_N) == 0 or int(rows_N.max()) >= tokens_PT.shape[1] - 1:
         raise ValueError("positions to measure must exist and have a next token in the sequence")
     decoder.chosen_layers(settings.layers)
     if NEEDS_RESIDUAL & set(settings.metrics) and not decoder.blocks:
         raise ValueError("ALTI needs the blocks of the model: leave the metric out")
-    num_batches = -(-len(tokens_PT) // batch_size)
-    total = num_batches * (1 + len(settings.rankings) * (1 + len(settings.removals)))
+    combinations = [(*ranking, *removal) for ranking in settings.rankings for removal in settings.removals]
+    stored = _stored(store, tokens_PT, rows_N, settings, model or {}, len(combinations))
+    found = {row["sequence"]: row for row in stored.rows}
+    if found:
+        _require_same_loss(decoder, tokens_PT, rows_N, next(iter(found.values())), store)
+        if resumed:
+            resumed(len(found))
+    left = torch.tensor([number for number in range(len(tokens_PT)) if number not in found], dtype=torch.int64)
+    batches = left.split(batch_size) if len(left) else ()
+    total = len(batches) * (1 + len(settings.rankings) * (1 + len(settings.removals)))
     done = 0
 
     def count() -> None:
@@ -145,34 +163,82 @@ def measure_interventions(
         if progress:
             progress("forward", done, total)
 
-    parts: dict[tuple[object, ...], list[_Change]] = {}
-    losses = []
-    for start in range(0, len(tokens_PT), batch_size):
-        tokens_BT = tokens_PT[start : start + batch_size]
+    for numbers_B in batches:
+        tokens_BT = tokens_PT[numbers_B]
         whole = _Whole(decoder, tokens_BT, rows_N)
-        losses.append(whole.nll_B)
         count()
+        changes = []
         for metric, seed in settings.rankings:
-            generators = [torch.Generator().manual_seed(seed * 1_000_003 + start + b) for b in range(len(tokens_BT))]
+            generators = [torch.Generator().manual_seed(seed * 1_000_003 + number) for number in numbers_B.tolist()]
             ranks = _rank_keys(decoder, tokens_BT, metric, settings, generators)
             count()
             for removal in settings.removals:
-                with watching(decoder.attentions, _Removing(ranks, *removal)):
-                    change = whole.change(decoder.logits(tokens_BT, rows_N))
-                parts.setdefault((metric, seed, *removal), []).append(change)
+                with watching(decoder.attentions, RemovingEdges(ranks, *removal)):
+                    changes.append(torch.stack(whole.change(decoder.logits(tokens_BT, rows_N))))
                 count()
-    harms = [
-        Harm(*key, *(torch.cat(column) for column in zip(*changes, strict=True)))  # type: ignore[arg-type]
-        for key, changes in parts.items()
-    ]
-    return Study(settings, torch.cat(losses), harms)
+        for b, number in enumerate(numbers_B.tolist()):
+            harms = [change_3B[:, b].tolist() for change_3B in changes]
+            found[number] = {"sequence": number, "loss": whole.nll_B[b].item(), "harms": harms}
+            stored.add(found[number])
+    rows = [found[number] for number in range(len(tokens_PT))]
+    harms_PX3 = torch.tensor([row["harms"] for row in rows], dtype=torch.float64)
+    nll_P = torch.tensor([row["loss"] for row in rows], dtype=torch.float64)
+    return Study(settings, nll_P, [Harm(*key, *harms_PX3[:, x].T) for x, key in enumerate(combinations)])
 
 
+def _stored(
+    store: Path | None,
+    tokens_PT: Tensor,
+    rows_N: Tensor,
+    settings: Settings,
+    model: Mapping[str, Any],
+    num_combinations: int,
+) -> StoredRows:
+    """Open the store: a row for each sequence, with its number, loss and the three numbers of each combination."""
+
+    def check(row: dict[str, Any]) -> None:
+        if not 0 <= int(row["sequence"]) < len(tokens_PT) or not isinstance(row["loss"], float):
+            raise ValueError(f"sequence {row['sequence']!r} with loss {row['loss']!r}")
+        if torch.tensor(row["harms"]).shape != (num_combinations, 3):
+            raise ValueError(f"sequence {row['sequence']} lacks results")
+
+    header = {"format": "saf_titan.interventions", **model}
+    header |= {"sequences": len(tokens_PT), "length": tokens_PT.shape[1], "positions": rows_N.tolist()}
+    header |= asdict(settings) | {"text": sha256(tokens_PT.cpu().numpy().tobytes()).hexdigest()[:16]}
+    return StoredRows(
+        store,
+        header,
+        what="intervention results",
+        check=check,
+        differences={"text": "other sequences of tokens (digest)", "sequences": "another number of sequences"}
+        | {name: f"other {name}" for name in ("positions", "metrics", "ways", "sides", "fractions", "seeds", "layers")},
+        remedy=_REMEDY,
+    )
+
+
+_REMEDY = "repeat the command that wrote it, or choose another folder, or delete the file to measure all anew"
+
+
+def _require_same_loss(
+    decoder: AnalysedDecoder, tokens_PT: Tensor, rows_N: Tensor, row: dict[str, Any], store: Path | None
+) -> None:
+    """Raise ValueError if a sequence has another loss than when it was stored: then the weights have changed."""
+    number, before = row["sequence"], row["loss"]
+    now = _Whole(decoder, tokens_PT[number : number + 1], rows_N).nll_B.item()
+    if not math.isclose(now, before, rel_tol=_SAME_LOSS):
+        raise ValueError(
+            f"{store} is of a model with the loss {before:.6f} on sequence {number}, and here it is {now:.6f}, so the "
+            f"weights have changed; {_REMEDY}"
+        )
+
+
+_SAME_LOSS = 1e-4
+"""Relative difference of a loss that another batch size or number of threads may make."""
 _Change = tuple[Tensor, Tensor, Tensor]
 
 
 class _Whole:
-    """The predictions of the model as it is."""
+    """The predictions of the unchanged model on one batch."""
 
     def __init__(self, decoder: AnalysedDecoder, tokens_BT: Tensor, rows_N: Tensor) -> None:
         self._target_BN = tokens_BT[:, rows_N + 1]
@@ -189,7 +255,7 @@ class _Whole:
         return self._nll_BN.mean(1).cpu()
 
     def change(self, logits_BNV: Tensor) -> _Change:
-        """Rise of the loss, KL and flips of each sequence, (B,)."""
+        """Return the rise of the loss, the KL and the flips of each sequence, each (B,), for changed logits."""
         found = []
         # one sequence at a time: the vocabulary may be large
         for log_p_NV, logits_NV, target_N, nll_N, best_N in zip(
@@ -206,7 +272,7 @@ class _Whole:
 def _rank_keys(
     decoder: AnalysedDecoder, tokens_BT: Tensor, metric: str, settings: Settings, generators: list[torch.Generator]
 ) -> dict[int, Tensor]:
-    """For each layer the place of every key among those that its query sees, best first, int16 (B, X, T, T)."""
+    """Return, by layer, the rank of every key among those that its query sees, 0 for the best: int16 (B, X, T, T)."""
     ranks: dict[int, Tensor] = {}
     needs_residual = metric in NEEDS_RESIDUAL
     chosen = decoder.chosen_layers(settings.layers)
@@ -227,67 +293,13 @@ def _rank_keys(
     return ranks
 
 
-def visible_keys(layer: LayerAttention) -> Tensor:
-    """True where a query sees a key, (T, T)."""
-    return ~hidden_keys(0, layer.seq_len, layer.window, layer.v_BTKD.device)
-
-
-def places(scores_BXTT: Tensor, visible_TT: Tensor) -> Tensor:
-    """The place of every key in the row of its query, 0 for the best score, int16; T where the query does not see it.
-
-    Of equal scores the earlier key is better.
-    """
-    T = scores_BXTT.shape[-1]
-    order = scores_BXTT.masked_fill(~visible_TT, -torch.inf).argsort(dim=-1, descending=True, stable=True)
-    place = torch.empty_like(order, dtype=torch.int16)
-    place.scatter_(-1, order, torch.arange(T, dtype=torch.int16, device=order.device).expand_as(order))
-    return place.masked_fill_(~visible_TT, T)
-
-
-def removed_edges(place_BXTT: Tensor, visible_TT: Tensor, *, fraction: float, side: Side, spares_first: bool) -> Tensor:
-    """True where a query loses a key: the best or worst share of the keys that it sees, rounded up.
-
-    place_BXTT: by `places`. spares_first: the first position is no candidate, and others move up in its place.
-    """
-    place = place_BXTT.int()
-    count_T1 = visible_TT.sum(-1, keepdim=True)
-    is_candidate = visible_TT
-    if spares_first:
-        place = place - (place > place[..., :1]).int()
-        is_candidate = visible_TT.clone()
-        is_candidate[:, 0] = False
-        count_T1 = is_candidate.sum(-1, keepdim=True)
-    # 10 % of 10 keys is one, whatever the float says
-    lost_T1 = (fraction * count_T1.double() - 1e-9).ceil().clamp(min=0).int()
-    chosen = place < lost_T1 if side == "top" else place >= count_T1 - lost_T1
-    return chosen & is_candidate
-
-
-class _Removing:
-    """What `watching` calls: the outputs of the heads without the removed edges."""
-
-    def __init__(self, ranks: dict[int, Tensor], way: EdgeWay, spares_first: bool, side: Side, fraction: float) -> None:
-        self._ranks, self._way, self._spares_first = ranks, way, spares_first
-        self._side, self._fraction = side, fraction
-
-    def __call__(self, layer: LayerAttention) -> Tensor | None:
-        if layer.layer not in self._ranks:
-            return None
-        visible_TT = visible_keys(layer)
-        removed = removed_edges(
-            self._ranks[layer.layer],
-            visible_TT,
-            fraction=self._fraction,
-            side=self._side,
-            spares_first=self._spares_first,
-        )
-        return head_outputs(edit_edges(layer.rows(), removed, self._way, visible_TT=visible_TT), layer.v_BTKD)
-
-
 def areas(
     harms: Sequence[Harm],
 ) -> Iterator[tuple[tuple[str, int, EdgeWay, bool, Side], tuple[Tensor, Tensor, Tensor]]]:
-    """Means over the shares of keys, by everything else: the rise of the loss, KL and flips, each (P,)."""
+    """Yield the means over the shares of keys, for each metric, seed, way, choice about the first position and side.
+
+    The means are those of the rise of the loss, the KL and the flips, each (P,).
+    """
     groups: dict[tuple[str, int, EdgeWay, bool, Side], list[Harm]] = {}
     for harm in harms:
         groups.setdefault((harm.metric, harm.seed, harm.way, harm.spares_first, harm.side), []).append(harm)
@@ -299,9 +311,9 @@ def areas(
 
 
 def measured_positions(length: int, count: int) -> Tensor:
-    """Positions whose predictions are measured: so many, evenly over the last three quarters of a sequence.
+    """Return up to `count` positions at which to measure predictions, spread evenly over the last three quarters.
 
-    Queries near the beginning see few keys, of which even 1 % is a large share.
+    The first quarter is left out, because its queries see few keys, so that even one key is a large share of them.
     """
     first, last = length // 4, length - 2
     count = min(count, last - first + 1)

@@ -4,8 +4,8 @@ Both kinds of model are read in the same way: decoders with `SAFAttention`, and 
 Rows are computed from queries and keys, or from the pattern of a static head, for as many queries at a time as are
 asked for.
 
-Legend: B sequences, T time, R queries of a row block, J keys up to its last query, H heads with an output (all but
-pruned ones), U live heads, S static heads, K heads of the values, D head width, C model width.
+Legend: B sequences, T time, R queries of a row block, J keys up to the last of these queries, H heads with an output
+(all but pruned ones), U live heads, S static heads, K kv heads, D head width, C model width.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from saf_titan.ops.pattern import attention_rows
 
 @dataclass(frozen=True)
 class _Scores:
-    """What the scores of live heads are made of."""
+    """The inputs of the attention scores of the live heads of one layer."""
 
     q_BTUD: Tensor
     k_BTUD: Tensor
@@ -40,7 +40,7 @@ class _Scores:
 
 
 class LayerAttention:
-    """One layer of one forward. It holds on to no more than the layer itself computed: queries, keys and values."""
+    """One layer of one forward. It stores only what the layer computed anyway: queries, keys and values."""
 
     def __init__(self, layer: int, attention: Any, v_BTKD: Tensor, scores: _Scores | None, window: int | None) -> None:
         self.layer = layer
@@ -101,8 +101,8 @@ class LayerAttention:
 
 
 Use = Callable[[LayerAttention], Tensor | None]
-"""Called for each layer of each forward; may return other outputs of its heads, (B, T, H, D), for the layer to go on
-with."""
+"""Called for each layer of each forward. It may return other outputs of the heads, (B, T, H, D), which the layer then
+uses instead of its own."""
 
 
 @contextmanager
@@ -113,8 +113,9 @@ def watching(attentions: Sequence[Any], use: Use) -> Iterator[None]:
         attentions: the model's attention layers in order: `SAFAttention` modules, or `model.attentions` of a model that
             `saf_titan.hf.load` gave.
 
-    A layer whose heads are all pruned attends to nothing and is left out. Sequences begin at position 0 and may be
-    padded at the right only. Raises ValueError, as calibration does, for a model or input that cannot be followed.
+    `use` is not called for a layer whose heads are all pruned, because such a layer attends to nothing. Sequences begin
+    at position 0 and may be padded at the right only. Raises ValueError, as calibration does, for a model or input that
+    cannot be followed.
     """
     with ExitStack() as stack:
         for layer, attention in enumerate(attentions):
@@ -126,7 +127,7 @@ def watching(attentions: Sequence[Any], use: Use) -> Iterator[None]:
 
 
 class _Watched:
-    """What the live heads of one layer handed over, until the layer's output is there."""
+    """Collects the queries and keys of one layer, and calls `use` when the outputs of its heads are computed."""
 
     def __init__(self, layer: int, attention: Any, use: Use) -> None:
         self._layer, self._attention, self._use = layer, attention, use
@@ -144,7 +145,7 @@ class _Watched:
         window: int | None = None,
         softcap: float | None = None,
     ) -> None:
-        """Keep what the scores are made of; the arguments are those of `CaptureFn`."""
+        """Store the inputs of the scores; the arguments are those of `CaptureFn`."""
         self._window = window
         if heads:
             if kv_heads is not None and kv_heads != tuple(range(k_BTKD.shape[2])):
@@ -152,10 +153,8 @@ class _Watched:
             self._scores = _Scores(q_BTUD, k_BTKD, q_BTUD.shape[-1] ** -0.5 if scale is None else scale, softcap)
 
     def after(self, module: object, args: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-        """Show the layer; a forward hook of the inner attention."""
-        # a layer of static heads alone hands no window over
-        window = self._window or getattr(getattr(self._attention, "module", None), "sliding_window", None)
-        layer = LayerAttention(self._layer, self._attention, args[2], self._scores, window)
+        """Call `use` with the layer; this method is a forward hook of the inner attention."""
+        layer = LayerAttention(self._layer, self._attention, args[2], self._scores, self._window)
         self._scores = None
         y_BTHD = self._use(layer)
         return None if y_BTHD is None else y_BTHD.to(output.dtype)

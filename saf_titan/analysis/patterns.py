@@ -43,10 +43,10 @@ def using_patterns(attentions: Sequence[Any], use: Use) -> Iterator[None]:
 
 
 def head_outputs(p_BHRJ: Tensor, v_BTKD: Tensor) -> Tensor:
-    """The outputs of heads that attend by the rows p over the first J keys, (B, R, H, D)."""
+    """Return the outputs (B, R, H, D) of heads whose attention over the first J keys is `p_BHRJ`."""
     (B, H, R, J), K = p_BHRJ.shape, v_BTKD.shape[2]
     dtype = torch.promote_types(v_BTKD.dtype, torch.float32)
-    # the heads that share values are one product
+    # one product for all query heads that share a kv head
     p_BKXJ = p_BHRJ.to(dtype).unflatten(1, (K, H // K)).flatten(2, 3)
     y_BKXD = p_BKXJ @ v_BTKD[:, :J].transpose(1, 2).to(dtype)
     return y_BKXD.view(B, H, R, -1).transpose(1, 2)
@@ -55,7 +55,7 @@ def head_outputs(p_BHRJ: Tensor, v_BTKD: Tensor) -> Tensor:
 def attention_from(
     attentions: Sequence[Any], forward: Callable[[Tensor], object], tokens_BT: Tensor, rows_B: Tensor
 ) -> Tensor:
-    """Return where each head looks from one position of each sequence, float64 (B, L, H, T).
+    """Return the attention of each head at one query of each sequence, float64 (B, L, H, T).
 
     Args:
         forward: runs token ids (B, T) through the model.
@@ -73,6 +73,6 @@ def attention_from(
         forward(tokens_BT)
     if len({row.shape[1] for row in rows.values()}) != 1:
         raise ValueError(
-            f"layers have {[row.shape[1] for row in rows.values()]} heads with an output, expected as many"
+            f"layers have {[row.shape[1] for row in rows.values()]} heads with an output, expected equal numbers"
         )
     return torch.stack([rows[layer] for layer in range(len(attentions))], dim=1)

@@ -1,11 +1,11 @@
-"""Take tokens away from a model's sight, in one of three ways, and ask what it predicts then.
+"""Remove tokens from what a model sees, in one of three ways, and read what it then predicts.
 
 - "value": a removed token's value is zero in every layer. Attention to it stays, so its share of a sum is lost.
 - "edge": the score of a removed token is -inf in every layer, so attention goes to the others instead.
-- "token": a removed token is taken out of the sequence, and those behind it move up. This is what ERASER does.
+- "token": a removed token is taken out of the sequence, and later tokens move up by one position, as in ERASER.
 
-The first two change attention patterns, those of static heads too. A token's own residual stream stays: at its own
-position a removed token still predicts. The third needs nothing of the model but its forward.
+"value" and "edge" change attention patterns, also those of static heads. They leave the residual stream of a removed
+token as it is, so the model still predicts at its position. "token" needs only the forward of the model.
 
 Legend: B sequences, T time, H heads, V vocabulary, K labels.
 """
@@ -65,15 +65,15 @@ def edit_edges(p_BHTT: Tensor, removed_BXTT: Tensor, way: EdgeWay, *, visible_TT
 
 
 def removing(attentions: Sequence[Any], removed_BT: Tensor, way: Way) -> AbstractContextManager[None]:
-    """In this context forwards of sequences (B, T) do not see removed tokens, by way "value" or "edge"."""
+    """Inside the context, forwards of sequences (B, T) run without the removed tokens, by way "value" or "edge"."""
     return using_patterns(attentions, lambda layer, p_BHTT: edit_patterns(p_BHTT, removed_BT, way))
 
 
 def without_tokens(removed_BT: Tensor) -> Tensor:
     """Return the order of positions that moves the removed ones to the end and keeps the others in order, (B, T).
 
-    `tokens_BT.gather(1, order)` is the shortened sequence, with removed tokens as its padding: under a causal mask
-    nobody sees them.
+    `tokens_BT.gather(1, order)` is the shortened sequence, with the removed tokens as padding at its end, which no
+    other token sees under a causal mask.
     """
     return removed_BT.long().argsort(dim=1, stable=True)
 

@@ -1,6 +1,6 @@
-"""Single-head replacement: what the loss loses when one head alone becomes static, head by head.
+"""Single-head replacement: how much the loss rises when a single head becomes static, measured for every head.
 
-This is the direct answer to the question that every selector estimates, at the price of one evaluation a head.
+Selectors estimate this rise. Measuring it takes one evaluation of the loss for each head.
 
 Legend: L layers, H query heads.
 """
@@ -8,7 +8,6 @@ Legend: L layers, H query heads.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -19,10 +18,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from saf_titan.analysis.stored_rows import StoredRows
 from saf_titan.heads.names import head_name, parse_heads
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.calibrate.capture import Progress
-from saf_titan.saf.container import write_file
 from saf_titan.saf.install.install import FreezableAttention, install
 from saf_titan.saf.plan.decide import DenseSource, make_plan
 from saf_titan.saf.plan.plan import StaticPlan
@@ -31,12 +30,12 @@ from saf_titan.saf.plan.settings import PlanSettings
 
 @dataclass(frozen=True)
 class ReplacementLosses:
-    """The loss with all heads as they are, and with each live head replaced alone."""
+    """The loss of the unchanged model, and the loss with each live head replaced alone."""
 
     base: float
-    """Nats a token."""
+    """Nats per token."""
     loss_LH: Tensor
-    """float64 (L, H), nats a token; NaN for a head that was static already."""
+    """float64 (L, H), nats per token; NaN for a head that was static already."""
 
     @property
     def change_LH(self) -> Tensor:
@@ -69,13 +68,14 @@ def replacement_losses(
     Args:
         attentions: the attention layers of the model, in order.
         calibration: of the same model, with the same heads static.
-        loss: measures the model as it is then, nats a token; called once a head, and once before.
-        content: what takes the place of a head; `seed` is for contents that draw.
+        loss: returns the loss of the model in its current state, in nats per token. It is called once before any
+            replacement, and once for each head.
+        content: what takes the place of a head; contents that are random use `seed`.
         base_plan: the heads that are static already.
         dense: makes the patterns of a dense content; see `make_plan`.
         store: a file of JSON lines that keeps each loss as soon as it is measured. A call that finds it goes on with
             the heads that it lacks.
-        progress: told of each head under the stage "replacement".
+        progress: called after each head, with the stage "replacement".
 
     Raises ValueError if the statistics are of a model of another size, and if the store is of other statistics, of
     another content, or of another loss before replacement.
@@ -96,16 +96,18 @@ def replacement_losses(
     fitted = {head.slot: head for head in whole.heads}
     already = base_plan.heads if base_plan is not None else ()
     base = loss()
-    known = _Store(store, {"format": "saf_titan.replacement", "plan": whole.digest, "content": content, "loss": base})
+    stored = _stored(store, plan=whole.digest, content=content, loss=base)
+    known = {row["head"]: float(row["loss"]) for row in stored.rows}
     loss_LH = torch.full(calibration.live_LH.shape, math.nan, dtype=torch.float64)
     try:
         for done, slot in enumerate(live, 1):
             name = head_name(*slot)
-            if name not in known.losses:
+            if name not in known:
                 alone = sorted((*already, fitted[slot]), key=lambda head: head.slot)
                 install(attentions, dataclasses.replace(whole, heads=tuple(alone)))
-                known.add(name, loss())
-            loss_LH[slot] = known.losses[name]
+                known[name] = loss()
+                stored.add({"head": name, "loss": known[name]})
+            loss_LH[slot] = known[name]
             if progress:
                 progress("replacement", done, len(live))
     finally:
@@ -113,40 +115,21 @@ def replacement_losses(
     return ReplacementLosses(base, loss_LH)
 
 
-class _Store:
-    """Losses by head name, in a file if there is a path: a header, then a line a head."""
+def _stored(path: Path | None, *, plan: str, content: str, loss: float) -> StoredRows:
+    """Open the store of `replacement_losses`: a row for each head, with its name and the loss."""
 
-    def __init__(self, path: Path | None, header: dict[str, Any]) -> None:
-        self._path = path
-        self.losses: dict[str, float] = {}
-        if path is None:
-            return
-        if not path.exists():
-            path.write_text(json.dumps(header) + "\n", encoding="utf-8")
-            return
-        whole_lines = path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
-        try:
-            found, *rows = [json.loads(line) for line in whole_lines]
-            self.losses = {row["head"]: float(row["loss"]) for row in rows}
-            parse_heads(",".join(self.losses))
-            differing = [name for name, value in header.items() if found.get(name) != value]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} is no file of replacement losses ({error}); name another one") from error
-        if differing:
-            name = differing[0]
-            what = {"plan": "other statistics", "loss": "another loss before any replacement (model or data differ)"}
-            raise ValueError(
-                f"{path} is of {what.get(name, f'another {name}')}: {found.get(name)!r}, and here {header[name]!r}; "
-                "name another file"
-            )
-        # a line that was cut off by the end of its process is measured again
-        write_file(path, "".join(line + "\n" for line in whole_lines).encode())
+    def check(row: dict[str, Any]) -> None:
+        parse_heads(row["head"])
+        float(row["loss"])
 
-    def add(self, name: str, loss: float) -> None:
-        self.losses[name] = loss
-        if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"head": name, "loss": loss}) + "\n")
+    return StoredRows(
+        path,
+        {"format": "saf_titan.replacement", "plan": plan, "content": content, "loss": loss},
+        what="replacement losses",
+        check=check,
+        differences={"plan": "other statistics", "loss": "another loss before any replacement (model or data differ)"},
+        remedy="name another file",
+    )
 
 
 def rank_correlation(x_N: Tensor, y_N: Tensor, given: Sequence[Tensor] = ()) -> float:

@@ -1,7 +1,7 @@
-"""Scores of keys: what each measure says of how much every key matters to every query of one layer.
+"""Scores of keys: how much each key matters to each query of one layer, by several measures.
 
-Two grains. By "token" a key has one score for all heads of the layer; by "head" it has one for each. `random` is the
-control of both.
+With the grain "token" a key has one score for all heads of the layer, with "head" one for each head. The measure
+`random` is the control for both.
 
 Legend: B sequences, T time (queries and keys), H heads with an output, X = H by head and 1 by token, C model width.
 """
@@ -24,29 +24,32 @@ Grain = Literal["token", "head"]
 
 
 def norm_gain(norm: Any, C: int) -> Tensor:
-    """The gain of an RMS norm, (C,), up to one factor that all entries share: shares and angles do not feel it."""
+    """Return the gain of an RMS norm, (C,), up to a common factor, on which shares and angles do not depend."""
     weight: Tensor = next(norm.parameters())
     gain_C: Tensor = norm(torch.ones(1, C, dtype=weight.dtype, device=weight.device))[0].detach()
     return gain_C
 
 
 def layer_values(layer: LayerAttention, norm: Any = None) -> HeadValues:
-    """The vectors that the heads of a layer add up; behind a norm between them and the residual stream if given."""
+    """Return the vectors that the heads of a layer add up.
+
+    norm: the norm between the heads and the residual stream; if given, the vectors are those behind it, linearised.
+    """
     wo_HDC = layer.wo_HDC
     return head_values(layer.v_BTKD, wo_HDC, gain_C=None if norm is None else norm_gain(norm, wo_HDC.shape[2]))
 
 
 @dataclass(frozen=True)
 class ScoredLayer:
-    """One layer of a forward, and what scores are computed from; each part is made when it is first asked for."""
+    """One layer of a forward with the inputs of its scores; each input is computed when it is first used."""
 
     layer: LayerAttention
     norm: Any = None
     """The norm between the heads and the residual stream, if there is one."""
     x_BTC: Tensor | None = None
-    """The residual stream before the layer; ALTI alone needs it."""
+    """The residual stream before the layer; only ALTI needs it."""
     is_behind_norm: bool = False
-    """Whether contribution weights and norms are those behind `norm`, linearised."""
+    """Whether contribution weights and norms are computed behind `norm`, linearised."""
 
     @cached_property
     def p_BHTT(self) -> Tensor:
@@ -60,14 +63,14 @@ class ScoredLayer:
         return contribution_weights(self.p_BHTT, self.values, level=level, undefined=0.0)
 
     def alti(self) -> Tensor:
-        """ALTI of the layer, (B, T, T); a norm behind the heads is part of it."""
+        """Return ALTI of the layer, (B, T, T); it includes the norm behind the heads if there is one."""
         assert self.x_BTC is not None
         if self.norm is None:
             return alti(self.p_BHTT, layer_values(self.layer), self.x_BTC)
         plain = layer_values(self.layer)
         sum_BTC = (plain.outputs(self.p_BHTT) @ plain.basis_HMC).sum(1)
         gain_C = norm_gain(self.norm, sum_BTC.shape[2])
-        # what the norm divides each row by, in the unit in which the gain was read
+        # the root mean square that the norm divides each row by, up to the common factor of `norm_gain`
         divisor_BT = (gain_C * sum_BTC).norm(dim=-1) / self.norm(sum_BTC).norm(dim=-1)
         return alti(self.p_BHTT, layer_values(self.layer, self.norm), self.x_BTC, divisor_BR=divisor_BT)
 
@@ -98,7 +101,10 @@ NEEDS_RESIDUAL = frozenset({"alti"})
 
 
 def random_scores(layer: LayerAttention, grain: Grain, generators: list[torch.Generator]) -> Tensor:
-    """The control: each sequence draws from its own generator, so that its scores do not depend on its batch."""
+    """Return random scores, as a control.
+
+    Each sequence has its own generator, so its scores do not depend on the other sequences of the batch.
+    """
     T, X = layer.seq_len, len(layer.heads) if grain == "head" else 1
     drawn = [torch.rand(X, T, T, generator=generator) for generator in generators]
     return torch.stack(drawn).to(layer.v_BTKD.device)

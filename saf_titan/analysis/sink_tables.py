@@ -18,7 +18,7 @@ from saf_titan.analysis.interventions import measured_positions
 from saf_titan.analysis.layer import LayerAttention, watching
 from saf_titan.analysis.scores import layer_values
 from saf_titan.analysis.sinks import HeadSinks, LayerSink, Parabola, by_confidence, fit_parabola, sink_effects
-from saf_titan.analysis.tables import number, text_table
+from saf_titan.analysis.tables import known_or_none, number, text_table
 from saf_titan.heads.names import head_name
 
 Progress = Callable[[str, int, int], None]
@@ -32,7 +32,7 @@ GROUPS = ("least confident third", "middle third", "most confident third")
 
 @dataclass(frozen=True)
 class HeadSink:
-    """What the first position does in one head; means over the queries behind it."""
+    """What the first position does in one head: means over the later queries that see it."""
 
     name: str
     layer: int
@@ -44,7 +44,7 @@ class HeadSink:
     anti_aligned: float
     """Share of queries whose sink points against the rest."""
     inside: float
-    """Share of queries whose output is lowest at an attention between 0 and 1."""
+    """Share of queries whose output is shortest at an attention on the sink between 0 and 1."""
     correlation: float
     """Of attention and contribution weight over queries, in [-1, 1]; NaN where one of them is constant."""
     parabola: Parabola | None
@@ -52,7 +52,7 @@ class HeadSink:
 
     @property
     def curvature(self) -> str:
-        """Of |o| against s: "convex" or "concave" where the quadratic term is two standard errors from 0."""
+        """How |o| bends against s: "convex" or "concave", or "-" if that is less than two standard errors."""
         if self.parabola is None or abs(self.parabola.quadratic) < 2 * self.parabola.quadratic_error:
             return "-"
         return "convex" if self.parabola.is_convex else "concave"
@@ -65,7 +65,7 @@ class ModelSinks:
     eps: float
     heads: list[HeadSink]
     groups: dict[str, list[float]]
-    """Figures of layers that have a sink, by `GROUPS`; empty without one."""
+    """Figures of the layers that have a sink, by name: one value for each of `GROUPS`; empty if no layer has a sink."""
 
     @property
     def sinks(self) -> list[HeadSink]:
@@ -73,7 +73,7 @@ class ModelSinks:
         return [head for head in self.heads if head.mass > self.eps]
 
     def lines(self, *, is_terminal: bool = False) -> list[str]:
-        """Three tables: layers, strongest heads, confidence."""
+        """Return the lines of three tables: by layer, of the strongest heads, and by confidence."""
         found = [
             f"{len(self.sinks)} of {len(self.heads)} heads are sinks: mean attention on the first key > {self.eps}"
         ]
@@ -111,12 +111,12 @@ class ModelSinks:
             | ({} if head.parabola is None else {"parabola": vars(head.parabola)})
             for head in self.heads
         ]
-        # JSON has no NaN
         heads = [
-            {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in head.items()}
+            {key: known_or_none(value) if isinstance(value, float) else value for key, value in head.items()}
             for head in heads
         ]
-        return {"eps": self.eps, "heads": heads, "by_confidence": self.groups}
+        groups = {name: [known_or_none(value) for value in values] for name, values in self.groups.items()}
+        return {"eps": self.eps, "heads": heads, "by_confidence": groups}
 
 
 _FIGURES = {
@@ -156,8 +156,11 @@ def measure_sinks(
             return
         done += 1
         values = layer_values(layer, decoder.norm(layer.layer) if is_behind_norm else None)
-        of_heads, of_layer = sink_effects(layer.rows, values)
-        found = [_head(head_name(layer.layer, head), layer.layer, of_heads, h) for h, head in enumerate(layer.heads)]
+        of_heads, of_layer = sink_effects(layer.rows, values, window=layer.window)
+        found = [
+            _head(head_name(layer.layer, head), layer.layer, of_heads, h, layer.window)
+            for h, head in enumerate(layer.heads)
+        ]
         heads.extend(found)
         if any(head.mass > eps for head in found):
             with_sink.append(of_layer)
@@ -169,10 +172,10 @@ def measure_sinks(
     return ModelSinks(eps, heads, _groups(decoder, tokens_BT, with_sink) if with_sink else {})
 
 
-def _head(name: str, layer: int, found: HeadSinks, h: int) -> HeadSink:
-    # the first query sees nothing else
+def _head(name: str, layer: int, found: HeadSinks, h: int, window: int | None) -> HeadSink:
+    # The first query sees nothing else, and the queries from `window` on do not see the first position.
     mass, weight, alignment, rest, output, lowest = (
-        x_BHT[:, h, 1:].flatten()
+        x_BHT[:, h, 1:window].flatten()
         for x_BHT in (
             found.mass_BHT,
             found.weight_BHT,
@@ -194,7 +197,7 @@ def _head(name: str, layer: int, found: HeadSinks, h: int) -> HeadSink:
         anti_aligned=(alignment[known] < 0).double().mean().item(),
         inside=inside.double().mean().item(),
         correlation=_correlation(mass[known], weight[known]),
-        parabola=fit_parabola(mass, output) if mass.std() > 0.01 else None,
+        parabola=fit_parabola(mass, output) if len(mass) > 3 and mass.std() > 0.01 else None,
     )
 
 
@@ -207,7 +210,10 @@ def _correlation(x_N: Tensor, y_N: Tensor) -> float:
 
 
 def _groups(decoder: AnalysedDecoder, tokens_BT: Tensor, layers: list[LayerSink]) -> dict[str, list[float]]:
-    """Figures of the layers with a sink, in three groups of positions by the confidence of their prediction."""
+    """Return the figures of the layers with a sink, by name, for three groups of positions.
+
+    The groups are made by the confidence of the prediction, the least confident third first.
+    """
     rows_N = measured_positions(tokens_BT.shape[1], CONFIDENCE_POSITIONS)
     # one sequence at a time: the vocabulary may be large
     confidence_BN = torch.stack(
@@ -215,7 +221,8 @@ def _groups(decoder: AnalysedDecoder, tokens_BT: Tensor, layers: list[LayerSink]
     ).cpu()
 
     def grouped(values: list[Tensor]) -> list[float]:
-        mean_BT = torch.stack(values).mean(0)
+        # a query that does not see the first position in one layer, because of its window, may see it in another
+        mean_BT = torch.stack(values).nanmean(0)
         return by_confidence(mean_BT[:, rows_N].flatten().cpu(), confidence_BN.flatten())
 
     return {

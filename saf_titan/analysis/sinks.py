@@ -30,17 +30,20 @@ _BLOCK_ELEMENTS = 1 << 20
 
 
 def sink_mass(p_BHRJ: Tensor, key: int = 0) -> Tensor:
-    """Attention of every query on one key, (B, H, R), in [0, 1]; a view."""
+    """Return the attention of every query on one key, (B, H, R), in [0, 1], as a view."""
     return p_BHRJ[..., key]
 
 
 def mean_sink_mass(p_BHTT: Tensor, key: int = 0) -> Tensor:
-    """Mean attention on one key over the queries that see it, the key's own included, and over sequences, (H,)."""
+    """Return the mean attention on one key, (H,), over sequences and over all queries from the key's own on.
+
+    Without a window these are the queries that see the key.
+    """
     return p_BHTT[:, :, key:, key].double().mean((0, 2))
 
 
 def sink_rate(mass_LH: Tensor, eps: float = 0.3) -> float:
-    """Share of heads whose mean attention on the sink is above eps, in [0, 1]; heads with NaN are left out.
+    """Return the share of heads whose mean attention on the sink is above eps, in [0, 1]; NaN heads are left out.
 
     mass_LH: `mean_sink_mass` of each layer, or `Calibration.sink_mass_LH`. eps is 0.3 for Gu et al.; others take 0.8.
     """
@@ -70,7 +73,11 @@ def lowest_output(sink_square: Tensor, rest_square: Tensor, product: Tensor) -> 
 
 @dataclass(frozen=True)
 class HeadSinks:
-    """What the first position does to the output of each head, by query; NaN at query 0, which has nothing else."""
+    """What the first position does to the output of each head, by query.
+
+    NaN, except for the attention, at query 0, which sees nothing else, and at queries that do not see the first
+    position, because it is outside of their window.
+    """
 
     mass_BHT: Tensor
     """s, in [0, 1]."""
@@ -102,10 +109,16 @@ class LayerSink:
     """|o_rest|: how far it would move it without the values of the first position."""
 
 
-def sink_effects(rows: Rows, values: HeadValues, *, row_block: int | None = None) -> tuple[HeadSinks, LayerSink]:
+def sink_effects(
+    rows: Rows, values: HeadValues, *, row_block: int | None = None, window: int | None = None
+) -> tuple[HeadSinks, LayerSink]:
     """Measure the first position of one layer, with O(B H T) extra memory beside one block of rows.
 
-    rows: gives attention rows by block. values: of all keys. row_block: queries worked on at once.
+    Args:
+        rows: gives attention rows by block.
+        values: of all keys.
+        row_block: queries worked on at once.
+        window: how many of the latest keys a query sees, its own included; None for all.
     """
     B, H, T, _ = values.v_BHTM.shape
     row_block = row_block or max(_BLOCK_ELEMENTS // (B * H * T), 1)
@@ -115,7 +128,7 @@ def sink_effects(rows: Rows, values: HeadValues, *, row_block: int | None = None
         p_BHRJ = rows(start, min(start + row_block, T)).to(values.v_BHTM.dtype, copy=True)
         mass_BHR = sink_mass(p_BHRJ).clone()
         p_BHRJ[..., 0] = 0
-        # by itself, not as the output less the sink's part, which loses all digits where s is near 1
+        # The rest is summed by itself: the output less the part of the sink would lose all digits where s is near 1.
         rest_BHRM, other_BHR = values.outputs(p_BHRJ), p_BHRJ.sum(-1)
         head = _head_block(mass_BHR, other_BHR, sink_BHM, rest_BHRM)
         part_BRC = torch.einsum("bhr,bhm,hmc->brc", mass_BHR, sink_BHM, values.basis_HMC)
@@ -123,6 +136,8 @@ def sink_effects(rows: Rows, values: HeadValues, *, row_block: int | None = None
     joined = [torch.cat(column, dim=-1) for column in zip(*blocks, strict=True)]
     for column in joined[1:]:
         column[..., 0] = math.nan
+        if window is not None:
+            column[..., window:] = math.nan
     mass, weight, alignment, rest, output, lowest, lowest_norm, slope = joined[:8]
     heads = HeadSinks(
         mass, weight, alignment, sink_BHM.norm(dim=-1), rest, output, LowestOutput(lowest, lowest_norm, slope)
@@ -131,7 +146,10 @@ def sink_effects(rows: Rows, values: HeadValues, *, row_block: int | None = None
 
 
 def _head_block(s_BHR: Tensor, other_BHR: Tensor, v_BHM: Tensor, rest_BHRM: Tensor) -> tuple[Tensor, ...]:
-    """Each (B, H, R); everything follows from s and three products of the sink with the rest."""
+    """Return the columns of `HeadSinks` for one block of rows, each (B, H, R).
+
+    All follow from s and the inner products of the value of the sink and the mixture of the rest.
+    """
     v_BH1M = v_BHM.unsqueeze(2)
     u_BHRM = rest_BHRM / other_BHR.unsqueeze(3)
     vv, uu, vu = (x.double() for x in ((v_BH1M * v_BH1M).sum(-1), (u_BHRM * u_BHRM).sum(-1), (v_BH1M * u_BHRM).sum(-1)))
@@ -144,7 +162,7 @@ def _head_block(s_BHR: Tensor, other_BHR: Tensor, v_BHM: Tensor, rest_BHRM: Tens
 
 
 def _layer_block(sink_BRC: Tensor, rest_BRC: Tensor) -> tuple[Tensor, ...]:
-    """Each (B, R)."""
+    """Return the columns of `LayerSink` for one block of rows, each (B, R)."""
     sink, rest = sink_BRC.double(), rest_BRC.double()
     output = sink + rest
     weight = (sink * output).sum(-1) / output.square().sum(-1)
@@ -170,7 +188,7 @@ class Parabola:
 
 
 def fit_parabola(x_N: Tensor, y_N: Tensor) -> Parabola:
-    """Fit the length of outputs on the attention to the sink; pairs with NaN are left out.
+    """Fit the lengths y of outputs by a parabola in the attention x on the sink; pairs with NaN are left out.
 
     Raises ValueError for fewer than four pairs, or x with fewer than three values.
     """
@@ -179,7 +197,7 @@ def fit_parabola(x_N: Tensor, y_N: Tensor) -> Parabola:
     if len(x) < 4 or len(x.unique()) < 3:
         raise ValueError(f"a parabola needs at least 4 points at 3 different places, got {len(x)}")
     design = torch.stack([torch.ones_like(x), x, x.square()], dim=1)
-    # attention on a sink is often nearly the same everywhere: an orthogonal solver keeps what there is
+    # Attention on a sink often varies little, so the columns are nearly dependent, which this solver can handle.
     solution = torch.linalg.lstsq(design, y.unsqueeze(1), driver="gelsd").solution[:, 0]
     residual = y - design @ solution
     variance = residual.square().sum() / (len(x) - 3)
@@ -191,9 +209,10 @@ def fit_parabola(x_N: Tensor, y_N: Tensor) -> Parabola:
 
 
 def by_confidence(values_N: Tensor, confidence_N: Tensor, groups: int = 3) -> list[float]:
-    """Mean of the values in equally large groups of tokens, the least confident first; NaN values are left out.
+    """Return the mean of the values in equally large groups of tokens, the least confident group first.
 
-    confidence_N: of the same tokens, for example the probability of the likeliest next token.
+    confidence_N: of the same tokens, for example the probability of the likeliest next token. Tokens whose value is NaN
+    are left out.
     """
     known = ~values_N.isnan()
     values, confidence = values_N[known].double(), confidence_N[known]

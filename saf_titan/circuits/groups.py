@@ -1,13 +1,13 @@
-"""Which parameter belongs to which group of the optimizer.
+"""Assign every parameter to a group of the optimizer.
 
-Every trainable parameter is in exactly one group. A rule of the configuration takes the parameters that it matches; the
-rest falls into circuits without a factor. Groups are decided on canonical names, with the segments of wrappers removed,
-so that activation checkpointing and compile do not change them.
+Every trainable parameter is in exactly one group. A rule of the configuration gets the parameters that it matches. All
+others belong to the groups of circuits without a factor. Groups are decided on canonical names, with the segments of
+wrappers removed, so that activation checkpointing and compile do not change them.
 
 ==========  =====================================================  ==============
 group       parameters                                             weight decay
 ==========  =====================================================  ==============
-a rule      what the rule matches                                  matrices alone
+a rule      what the rule matches                                  matrices only
 qk          ``wq``, ``wk``                                         yes
 ov          ``wv``, ``wo``                                         yes
 other       every other matrix, embeddings included                yes

@@ -23,7 +23,7 @@ from saf_titan.config.circuit_groups import CircuitGroup
 class CircuitOptimizers(OptimizersContainer):
     """AdamW or SGD with the groups of :mod:`saf_titan.circuits.groups`.
 
-    The hyper-parameters of the config win over those of a checkpoint; moments and step counts come from it.
+    After a checkpoint is loaded, hyper-parameters are still those of the configuration; only the state is loaded.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -94,7 +94,7 @@ class CircuitOptimizers(OptimizersContainer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         for group, live, configured in zip(self.groups, self.param_group_list, self._hyper_parameters, strict=True):
-            # the decay of a group with a factor follows the factor, so its saved value says nothing
+            # The decay of a group with a factor changes with the factor, so the saved value cannot be compared.
             keys = [key for key in configured if not (group.rule and key == "weight_decay")]
             changed = {key: live[key] for key in keys if _differ(live[key], configured[key])}
             for key, value in changed.items():
@@ -155,7 +155,7 @@ class CircuitSchedules(LRSchedulersContainer):
         self.apply()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        # torch warns of torchtitan's call of get_lr(), here a closed form of last_epoch and the config's base rates
+        # torchtitan calls get_lr(), of which torch warns; here the rates depend on last_epoch and the base rates only
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             super().load_state_dict(state_dict)

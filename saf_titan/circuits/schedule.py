@@ -18,12 +18,12 @@ def factor(rule: CircuitGroup | None) -> Schedule:
 
 
 def constant(ratio: float) -> Schedule:
-    """Always ``ratio``."""
+    """Return the schedule that is always ``ratio``."""
     return lambda step: ratio
 
 
 def hold_then_ramp(start: float, end: float, *, hold_steps: int, ramp_steps: int) -> Schedule:
-    """``start`` for ``hold_steps``, then linearly to ``end`` over ``ramp_steps``, then ``end``.
+    """Return the schedule: ``start`` for ``hold_steps``, then linearly to ``end`` over ``ramp_steps``, then ``end``.
 
     Without a hold this is the linear schedule of arXiv 2608.06776 (figure 2); with ``end = 1`` it is the slow start of
     arXiv 2605.10504.

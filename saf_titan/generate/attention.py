@@ -1,6 +1,6 @@
 """An attention layer with a cache, which replaces a layer of the model while text is generated.
 
-Shapes: B sequences, T time, C model width, H query heads, U live heads, S static heads, K kv heads, G query heads per
+Legend: B sequences, T time, C model width, H query heads, U live heads, S static heads, K kv heads, G query heads per
 kv head, N keys of a query, D head dim.
 """
 

@@ -1,6 +1,6 @@
 """Keys and values of one layer, of the kv heads that some query head still reads.
 
-Shapes: B sequences, K kv heads, T positions of the cache, D head dim.
+Legend: B sequences, K kv heads, T positions of the cache, D head dim.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A decoder whose attention layers have a cache: it reads the prompts, then one token of each sequence at a time.
 
-Shapes: B sequences, T tokens of the longest prompt, C model width, V vocabulary.
+Legend: B sequences, T tokens of the longest prompt, C model width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -26,9 +26,17 @@ class CachedModel:
 
     @torch.no_grad()
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """Read the prompts, none of them empty, and return the logits of the next token of each, fp32 [B, V]."""
+        """Read the prompts and return the logits of the next token of each, fp32 [B, V]. The caches begin anew.
+
+        Raises ValueError if there is no prompt, a prompt is empty, or a prompt is longer than the caches.
+        """
         lengths = [len(prompt) for prompt in prompts]
-        assert all(lengths), "a prompt is empty"
+        require_prompts(prompts)
+        if max(lengths) > self._progress.capacity:
+            raise ValueError(
+                f"a prompt has {max(lengths)} tokens, and the caches were made for {self._progress.capacity}: give "
+                "`cached` a larger capacity"
+            )
         self._progress.start(lengths)
         # padding is at the right end, where no token of the prompt attends to it
         padded = [[*prompt, *[0] * (max(lengths) - len(prompt))] for prompt in prompts]
@@ -36,7 +44,17 @@ class CachedModel:
 
     @torch.no_grad()
     def step(self, tokens: Sequence[int]) -> Tensor:
-        """Add one token to each sequence and return the logits of the next one, fp32 [B, V]."""
+        """Add one token to each sequence and return the logits of the next one, fp32 [B, V].
+
+        Raises ValueError before `prefill`, unless there is one token for each prompt, and if the caches are full.
+        """
+        lengths, capacity = self._progress.lengths, self._progress.capacity
+        if len(tokens) != len(lengths) or not lengths:
+            raise ValueError(f"{len(tokens)} tokens for {len(lengths)} prompts: give one for each prompt of `prefill`")
+        if max(lengths) >= capacity:
+            raise ValueError(
+                f"the caches were made for {capacity} tokens and are full: give `cached` a larger capacity"
+            )
         self._progress.advance()
         positions_B1 = torch.tensor(self._progress.positions, device=self._device)[:, None]
         # sequences of the same length share one row of positions, with which rotary embeddings are faster
@@ -98,6 +116,14 @@ def cached(model: FreezableDecoder, capacity: int, *, states: bool = True) -> It
         for block, attention in zip(blocks, originals, strict=True):
             block.attention = attention
         model.train(was_training)
+
+
+def require_prompts(prompts: Sequence[Sequence[int]]) -> None:
+    """Raise ValueError if there is no prompt, or if a prompt has no token."""
+    if not prompts:
+        raise ValueError("there is no prompt: give at least one")
+    if empty := [index for index, prompt in enumerate(prompts) if not len(prompt)]:
+        raise ValueError(f"prompt {empty[0]} is empty: give at least one token, such as the one between documents")
 
 
 def length_limit(model: FreezableDecoder) -> tuple[int, str]:

@@ -6,7 +6,7 @@ gauge of the plan alpha has no trend, and the far end of rho is nearly flat in m
 a local head stays local; a head that attends to all keys alike attends to the new ones as well. Rotary positions are
 continued by their formula. docs/results/generation.md has the measured loss of both.
 
-Shapes: T positions.
+Legend: T positions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Open a run, a checkpoint of this trainer, or a model of transformers for analysis.
 
-Shapes: B sequences, T time, N positions, V vocabulary.
+Legend: B sequences, T time, N positions, V vocabulary.
 """
 
 from __future__ import annotations

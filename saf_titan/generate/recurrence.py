@@ -8,7 +8,7 @@ Query i of a head with weights w[d] = sum_r coefficient_r decay_r^(d - BAND - 1)
 The newest BAND + 1 values are stored in a ring, value j in slot j mod (BAND + 1). The slot of query i holds the value
 that is added to the states at that step; then v[i] replaces it.
 
-Shapes: B sequences, S static heads, K kv heads that they read, W = BAND + 1 slots, R exponentials, T positions, D head
+Legend: B sequences, S static heads, K kv heads that they read, W = BAND + 1 slots, R exponentials, T positions, D head
 dim.
 """
 

@@ -1,6 +1,6 @@
 """Rows of the patterns of static heads, for a block of queries.
 
-Shapes: T positions (T_fit), I queries of a block, J keys before the block, D head dim.
+Legend: T positions (T_fit), I queries of a block, J keys before the block, D head dim.
 """
 
 from __future__ import annotations

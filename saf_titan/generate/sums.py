@@ -4,7 +4,7 @@ The weights of a static head do not depend on the text. So when decoding reaches
 summed for the positions n .. n + BLOCK - 1 in one matrix product: it reads the cache once where single steps would read
 it BLOCK times. Each newer value is added to the rest of its block when it comes.
 
-Shapes: B sequences, S static heads, T positions, I positions of a block, J keys, D head dim.
+Legend: B sequences, S static heads, T positions, I positions of a block, J keys, D head dim.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from saf_titan.generate.cached_model import CachedModel, cached
+from saf_titan.generate.cached_model import CachedModel, cached, require_prompts
 from saf_titan.generate.sampling import Sampler, Sampling
 from saf_titan.models.decoder import FreezableDecoder
 
@@ -23,16 +23,19 @@ def generate(
     """Yield the next token of every prompt, step by step; None for a sequence that has ended.
 
     Args:
-        prompts: token ids, none empty; their lengths may differ.
+        prompts: token ids, at least one in each prompt; their lengths may differ.
         max_new_tokens: tokens after each prompt, at least 1.
         stop: the token that ends a sequence; it is not part of the result.
         vocab_size: ids from this one on are padding of the embedding and are never drawn.
         first_sequence: index of the first prompt, for prompts that come in several batches; see `Sampler`.
         watch: called once, when the prompts are in the cache.
 
-    Raises ValueError before the first token if a sequence would be longer than the model is defined for, and later if
-    the model's output is not finite.
+    Raises ValueError before the first token if a sequence would be longer than the model is defined for, a prompt is
+    empty, or `max_new_tokens` is below 1; and later if the model's output is not finite.
     """
+    require_prompts(prompts)
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens = {max_new_tokens} must be at least 1")
     samplers = [Sampler(sampling, first_sequence + index) for index in range(len(prompts))]
     has_ended = [False] * len(prompts)
     with cached(model, tokens_needed(prompts, max_new_tokens)) as decoder:

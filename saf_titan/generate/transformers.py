@@ -26,6 +26,7 @@ class TransformersModel:
     def __init__(self, path: Path, dtype: str | None) -> None:
         """Raises ValueError if the model or its tokenizer cannot be read, or transformers is not installed."""
         try:
+            from transformers import GenerationConfig
             from transformers.utils import logging
 
             from saf_titan import hf
@@ -38,13 +39,22 @@ class TransformersModel:
         self._require_known_ids = partial(require_known_ids, model=path)
         self.tokenizer = read_tokenizer(path)
         self.model = hf.load(path, **({} if dtype is None else {"dtype": getattr(torch, dtype)})).eval()
+        # The caller chooses how tokens are drawn. A folder may have other settings (beams, penalties), which
+        # transformers would apply as well.
+        special = self.model.generation_config
+        self.model.generation_config = GenerationConfig(
+            **{name: getattr(special, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        )
 
     def require_prompts(self, prompts: Sequence[str], max_new_tokens: int) -> None:
         """Raise ValueError if a prompt has no token, or one that the model does not know, and if a text would be longer
         than the static heads or the positions of the model allow."""
         ids = [self.tokenizer(prompt)["input_ids"] for prompt in prompts]
-        if not all(ids):
-            raise ValueError("the prompt is empty, and the tokenizer begins a text with no token; give a prompt")
+        if empty := [number for number, prompt_ids in enumerate(ids, start=1) if not prompt_ids]:
+            raise ValueError(
+                f"prompt {empty[0]} of {len(ids)} is empty, and the tokenizer of this model puts no token before a "
+                "text: give at least one word"
+            )
         self._require_known_ids(chain.from_iterable(ids), self.model.config.vocab_size)
         needed = max(map(len, ids)) + max_new_tokens - 1
         self._require_length(self.model, needed, remedy="shorten the prompt or lower --max-new-tokens")
@@ -52,22 +62,43 @@ class TransformersModel:
     def write(self, prompt: str, *, max_new_tokens: int, sampling: Sampling, streamer: Any = None) -> str:
         """Return the text that follows a prompt."""
         torch.manual_seed(sampling.seed)
-        inputs = self.tokenizer(prompt, return_tensors="pt").to(self.model.device)
+        read = self.tokenizer(prompt, return_tensors="pt").to(self.model.device)
+        # without token types, which some tokenizers give and most decoders do not take
+        inputs = {name: read[name] for name in ("input_ids", "attention_mask")}
         options: dict[str, Any] = {"do_sample": sampling.temperature > 0}
         if options["do_sample"]:
             # transformers divides fp32 logits by it; at this one they are finite, and the likeliest token is certain
             temperature = max(sampling.temperature, _LEAST_TEMPERATURE)
             options |= {"temperature": temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
         pad = self.tokenizer.pad_token_id
-        options["pad_token_id"] = pad if pad is not None else self.model.config.eos_token_id
+        if pad is None:
+            # a model may end its texts with one of several tokens
+            ends = self.model.generation_config.eos_token_id
+            pad = ends[0] if isinstance(ends, list) else ends
+        options["pad_token_id"] = pad
         with torch.no_grad():
             out = self.model.generate(**inputs, max_new_tokens=max_new_tokens, streamer=streamer, **options)
-        new_ids = out[0, inputs["input_ids"].shape[1] :]
-        text: str = self.tokenizer.decode(new_ids, skip_special_tokens=True)
-        return text
+        # The new tokens are decoded behind the prompt: alone, they would lose the space before their first word in
+        # tokenizers like sentencepiece.
+        before: str = self.tokenizer.decode(out[0, : inputs["input_ids"].shape[1]], skip_special_tokens=True)
+        whole: str = self.tokenizer.decode(out[0], skip_special_tokens=True)
+        return whole[len(before) :]
 
     def streamer(self) -> Any:
-        """Return an object that prints a text while it grows, for `write`."""
+        """Return an object that prints the text behind a prompt while it grows, for `write`."""
         from transformers import TextStreamer
 
-        return TextStreamer(self.tokenizer, skip_prompt=True, skip_special_tokens=True)
+        class Streamer(TextStreamer):
+            """Decodes the new tokens behind those of the prompt, which are not printed."""
+
+            next_tokens_are_prompt: bool
+
+            def put(self, value: Any) -> None:
+                if not self.next_tokens_are_prompt:
+                    super().put(value)
+                    return
+                self.next_tokens_are_prompt = False
+                self.token_cache = value.flatten().tolist()
+                self.print_len = len(self.tokenizer.decode(self.token_cache, **self.decode_kwargs))
+
+        return Streamer(self.tokenizer, skip_prompt=True, skip_special_tokens=True)

@@ -1,6 +1,6 @@
-"""Hugging Face models with static heads. Importing this package makes transformers know them.
+"""Hugging Face models with static heads. The import registers them with transformers' Auto classes.
 
-Needs the extra ``hf`` of this package.
+This package needs the extra ``hf``: ``pip install 'saf_titan[hf]'``.
 """
 
 from __future__ import annotations

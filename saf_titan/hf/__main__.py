@@ -63,7 +63,7 @@ def calibrate(args: argparse.Namespace) -> int:
     calibration.save(args.out)
     print(
         f"{int(calibration.live_LH.sum())} live heads on {len(windows.tokens_NT)} sequences of {args.length} tokens"
-        f"{_behind(windows)}; "
+        f"{_opening(windows)}; "
         f"scores {', '.join(calibration.all_scores())}; wrote {args.out}"
     )
     return 0
@@ -107,7 +107,7 @@ def perplexity(args: argparse.Namespace) -> int:
     before = text_loss(model, windows.tokens_NT, _progress("perplexity"))
     name = "static heads" if model.plan is not None else "ordinary attention"
     print(
-        f"{len(windows.tokens_NT)} windows of {args.length} tokens{_behind(windows)}, {before.num_tokens:,} predicted"
+        f"{len(windows.tokens_NT)} windows of {args.length} tokens{_opening(windows)}, {before.num_tokens:,} predicted"
     )
     print(f"{name:<20}NLL {before.nll:.5f}  perplexity {before.perplexity:.3f}")
     if plan is not None:
@@ -140,7 +140,7 @@ def replacement(args: argparse.Namespace) -> int:
         progress=_progress("heads"),
     )
     print(
-        f"{len(windows.tokens_NT)} windows of {args.length} tokens{_behind(windows)}: loss {losses.base:.5f} nat; one "
+        f"{len(windows.tokens_NT)} windows of {args.length} tokens{_opening(windows)}: loss {losses.base:.5f} nat; one "
         f"head replaced by content {args.content}, the costliest first"
     )
     print("\n".join(replacement_lines(losses, calibration)))
@@ -170,7 +170,7 @@ def _require_no_plan(model: Any, name: str) -> None:
 
 
 def _compare(record: CalibrationRecord, file: Path, model: Any, name: str) -> None:
-    """Refuse statistics or a plan of another model, and say on stderr what does not agree or was not compared."""
+    """Raise ValueError for statistics or a plan of another model; print a note if the weights differ or are unknown."""
     note = require_same_model(record.model, model_identity(model), source=str(file), model=name)
     if note is not None:
         print(f"note: {note}", file=sys.stderr)
@@ -182,25 +182,25 @@ def _windows(args: argparse.Namespace, model: Any) -> Excerpts:
         vocab_size = model.config.vocab_size
         return text_windows(args.text, args.model, args.sequences, args.length, vocab_size=vocab_size)
     opening: tuple[int, ...] = ()
-    # a model without a tokenizer can still read shards
+    # shards can be read without a tokenizer
     with suppress(ValueError):
         opening = opening_ids(read_tokenizer(args.model))
     return shard_windows(args.data, args.sequences, args.length, vocab_size=model.config.vocab_size, opening=opening)
 
 
 def _copy_tokenizer(model: str, out: Path) -> str:
-    """Write the tokenizer of a model beside the new one; return what to say where there is none to write."""
+    """Copy the tokenizer of a model into the folder of the new model; return a note if there is none, else ""."""
     try:
         tokenizer = read_tokenizer(model)
     except ValueError as error:
-        # a model that was calibrated on shards may have none
+        # a model that was calibrated on shards may have no tokenizer
         return f" without a tokenizer: {error}"
     tokenizer.save_pretrained(out)
     return ""
 
 
-def _behind(windows: Excerpts) -> str:
-    """What to say of the ids that each window begins with."""
+def _opening(windows: Excerpts) -> str:
+    """Return a note of the ids that each window begins with, or "" if the tokenizer puts none there."""
     if not windows.opening:
         return ""
     return f", each of which begins with {' '.join(map(str, windows.opening))} as the tokenizer's texts do"
@@ -228,28 +228,30 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = main.add_subparsers(required=True, metavar="command")
 
-    command = commands.add_parser("calibrate", help="statistics of a model's heads on a text")
+    command = commands.add_parser("calibrate", help="measure statistics of a model's heads on a text")
     command.add_argument("model", metavar="MODEL_DIR")
     _add_sequences(command, needs_data=True)
     command.add_argument("--sequences", type=AT_LEAST_2, default=16, metavar="N", help="default: 16")
     command.add_argument("--length", type=AT_LEAST_2, default=512, metavar="T", help="tokens a sequence; default: 512")
     command.add_argument(
-        "--selector", type=_selectors, default=(), metavar="NAME,...", help="adds the scores that these selectors go by"
+        "--selector", type=_selectors, default=(), metavar="NAME,...", help="also compute the scores of these selectors"
     )
     command.add_argument("--out", type=Path, required=True, help="file of the statistics")
     command.set_defaults(run=calibrate)
 
-    command = commands.add_parser("freeze", help="a model with a plan in it: unused weights zero, the plan beside them")
+    command = commands.add_parser(
+        "freeze", help="write a model with a plan: its heads static, their unused weights zero"
+    )
     command.add_argument("model", metavar="MODEL_DIR")
     command.add_argument("--plan", type=Path, required=True)
-    command.add_argument("--compensate", action="store_true", help="solve the weights of static heads again on a text")
+    command.add_argument("--compensate", action="store_true", help="solve the weights of static heads anew on a text")
     _add_sequences(command, needs_data=False)
     command.add_argument("--sequences", type=AT_LEAST_2, metavar="N", help="default: as the plan's calibration")
     command.add_argument("--length", type=AT_LEAST_2, metavar="T", help="default: as the plan's calibration")
     command.add_argument("--out", type=Path, required=True, help="folder of the new model")
     command.set_defaults(run=freeze)
 
-    command = commands.add_parser("perplexity", help="loss and perplexity on a text, and what a plan changes")
+    command = commands.add_parser("perplexity", help="loss and perplexity on a text, and how a plan changes them")
     command.add_argument("model", metavar="MODEL_DIR")
     _add_sequences(command, needs_data=True)
     command.add_argument("--plan", type=Path, help="compare with these heads static")
@@ -258,7 +260,7 @@ def parser() -> argparse.ArgumentParser:
     command.set_defaults(run=perplexity)
 
     command = commands.add_parser(
-        "replacement", help="what the loss loses by each head alone, and how scores rank that"
+        "replacement", help="how the loss changes if each head alone is static, and how scores rank it"
     )
     command.add_argument("model", metavar="MODEL_DIR")
     command.add_argument("--stats", type=Path, required=True, help="statistics that calibrate wrote")
@@ -268,32 +270,32 @@ def parser() -> argparse.ArgumentParser:
     compact = [name for name in CONTENTS if name not in DENSE_CONTENTS]
     command.add_argument("--content", choices=compact, default="mean", help="default: mean")
     command.add_argument(
-        "--out", type=Path, required=True, help="file of the losses; an unfinished one is gone on with"
+        "--out", type=Path, required=True, help="file of the losses; if it is unfinished, it is continued"
     )
     command.set_defaults(run=replacement)
 
     add_task_commands(commands)
 
-    command = commands.add_parser("export", help="a checkpoint of this trainer as a folder that transformers loads")
+    command = commands.add_parser("export", help="write a checkpoint of this trainer as a folder for transformers")
     command.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="folder <run>/checkpoint/step-<step>")
     command.add_argument("--config", type=Path, help="TOML file of the run (default: the run's own config.toml)")
     command.add_argument("--tokenizer", metavar="NAME|FILE", help="default: that of the run's corpus")
     command.add_argument("--out", type=Path, required=True, help="folder of the model")
     command.set_defaults(run=export)
 
-    command = commands.add_parser(
-        "import", help="weights of transformers or nanoGPT as a checkpoint that a run starts from"
-    )
+    command = commands.add_parser("import", help="write weights of transformers or nanoGPT as a checkpoint for a run")
     command.add_argument("model", metavar="MODEL_DIR", help="folder of transformers, or ckpt.pt of nanoGPT")
-    command.add_argument("--config", type=Path, required=True, help="TOML file of the run that is to start from it")
+    command.add_argument(
+        "--config", type=Path, required=True, help="TOML file of the run that will start from the checkpoint"
+    )
     command.add_argument("--out", type=Path, required=True, help="folder of the checkpoint")
     command.set_defaults(run=import_weights)
     return main
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command line; the exit status is 2, after one line, for whatever the user can mend."""
-    # its bars would stand between our lines
+    """Run a command line and return its exit status: 2, after a message of one line, for a mistake of the user."""
+    # transformers' progress bars would be printed between our lines
     logging.disable_progress_bar()
     return run_command(parser(), argv)
 

@@ -1,6 +1,6 @@
-"""Readers of the official files of SST-2, BoolQ and QuALITY, as texts that end before a one-token answer.
+"""Read the official files of SST-2, BoolQ and QuALITY as texts, each with an answer of one token.
 
-The files are read as their authors publish them; a line that does not fit is one error with its file and number.
+The files are read as their authors publish them. A line in another form is an error that names its file and number.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Example:
-    """One question: the text is ``passage + question``, the answer one of those of its task."""
+    """One question. The text is ``passage + question``; the answer is one of the answers of its task."""
 
     passage: str
-    """What may be shortened, from its end, to make the text fit into the model."""
+    """The part of the text that is shortened, from its end, if the text is too long for the model."""
     question: str
-    """Ends with a colon, behind which the answer is predicted."""
+    """Ends with a colon, after which the answer is predicted."""
     answer: int
     """Index among the answers of the task."""
     place: str
-    """File and line, for people."""
+    """File and line, for messages."""
     hard: bool = False
-    """QuALITY: readers with little time could not answer the question."""
+    """QuALITY only: whether readers with little time could not answer the question."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,16 @@ class AnswerTask:
 
     read: Callable[[Path], list[Example]]
     answers: tuple[str, ...]
-    """The answers by their index, each with the space that stands before it."""
+    """The answers by their index, each with the space before it."""
     length: int
-    """The published limit of a text, in tokens."""
+    """The longest text of the published runs, in tokens."""
 
 
 def read_sst2(path: Path) -> list[Example]:
-    """``train.tsv`` or ``dev.tsv`` of SST-2 in GLUE: a header, then a sentence, a tab, and 0 (bad) or 1 (good).
+    """Read ``train.tsv`` or ``dev.tsv`` of SST-2 in GLUE.
 
-    Quotes are part of a sentence, and the sentences of train.tsv end with a space, which is left out.
+    A header is followed by lines of a sentence, a tab, and 0 (negative) or 1 (positive). Quotes are part of a sentence.
+    The sentences of train.tsv end with a space, which is removed. Raises ValueError for a line in another form.
     """
     lines = _lines(path)
     _, header = next(lines, (0, ""))
@@ -59,9 +60,10 @@ def read_sst2(path: Path) -> list[Example]:
 
 
 def read_boolq(path: Path) -> list[Example]:
-    """``train.jsonl`` or ``dev.jsonl`` of BoolQ, of its authors (``answer``) or of SuperGLUE (``label``).
+    """Read ``train.jsonl`` or ``dev.jsonl`` of BoolQ, by its authors (``answer``) or in SuperGLUE (``label``).
 
-    Questions are in lower case and without a question mark, which is added.
+    Questions are in lower case and have no question mark, so one is added. Raises ValueError for a line in another
+    form.
     """
     examples = []
     for number, line in _lines(path):
@@ -77,9 +79,10 @@ def read_boolq(path: Path) -> list[Example]:
 
 
 def read_quality(path: Path) -> list[Example]:
-    """``QuALITY.v1.0.1.htmlstripped.train`` or ``.dev``: a line for an article and the questions of one writer.
+    """Read ``QuALITY.v1.0.1.htmlstripped.train`` or ``.dev``.
 
-    Each article has two lines. ``gold_label`` counts the four options from 1.
+    A line has an article and the questions of one writer; each article has two lines. ``gold_label`` is the number of
+    the right option, from 1 to 4. Raises ValueError for a line in another form.
     """
     examples = []
     for number, line in _lines(path):
@@ -113,7 +116,10 @@ TASKS = {
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines by their number from 1, without empty ones at the end. Only a newline ends a line: texts hold others."""
+    """Yield each line with its number, from 1, without empty lines at the end.
+
+    Only a line feed ends a line, because texts contain other separators.
+    """
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:

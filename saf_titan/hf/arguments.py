@@ -1,4 +1,4 @@
-"""What the commands of `python -m saf_titan.hf` share: ranges of numbers, and the model that is named."""
+"""Arguments that the commands of `python -m saf_titan.hf` share: readers of numbers, and the model."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ AT_LEAST_2 = value_of(Annotated[int, Range(low=2)])
 
 
 def open_model(name: str) -> Any:
-    """The model in a folder or a .gguf file, for evaluation. ValueError if there is none."""
+    """Load the model in a folder or a .gguf file, in evaluation mode. Raises ValueError if there is none."""
     require_model(Path(name))
     return load(name).eval()
 
 
 def require_model(path: Path, *, needed: str = "give the folder of a model, or a .gguf file") -> None:
-    """ValueError, which ends with what is needed, unless a path is a folder with a config.json or a .gguf file."""
+    """Raise ValueError unless a path is a folder with a config.json or a .gguf file.
+
+    needed: what to give instead, as the end of the message.
+    """
     if not path.exists():
         raise ValueError(f"{path} does not exist: {needed}")
     if path.is_dir() and not (path / "config.json").is_file():

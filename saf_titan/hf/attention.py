@@ -1,8 +1,9 @@
-"""The attention function of all models here: the model's own for live heads, fixed patterns for static ones.
+"""The attention function of our models: the model's own attention for live heads, fixed patterns for static heads.
 
-transformers hands it queries and keys after norms and rotation, with those of a cache, and the score rule of the model.
+transformers calls the function with queries and keys that are already normalised and rotated. The keys and values
+include those of the cache. Further arguments say how the model computes scores (scale, cap, sliding window).
 
-Legend: B sequences, R queries, J keys, H query heads, K kv heads, U live heads, S static heads, D head width.
+Shapes: B sequences, R queries, J keys, H query heads, K kv heads, U live heads, S static heads, D head dim.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from saf_titan.hf.static_heads import CompactMixer, mix_static
 from saf_titan.ops import mixed_attention
 
 ATTENTION = "saf_titan"
-"""The name of the function, for ``attn_implementation``."""
+"""The name under which transformers knows the function: the value of ``attn_implementation``."""
 
+# arguments of the attention interface that static heads cannot follow, and what each one means
 _UNKNOWN_RULES = {
     "s_aux": "attention sinks beside the keys",
     "position_bias": "a bias of the scores by position",
@@ -42,14 +44,26 @@ def attention(
     scaling: float | None = None,
     **rule: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one layer in the interface of transformers: q (B, H, R, D), k and v (B, K, J, D) -> (B, R, H, D).
+    """Compute the attention of one layer, in the interface of transformers.
 
-    Raises ValueError where static heads, or a calibration, cannot follow the model: the message names the part of the
-    model that is the reason.
+    query (B, H, R, D), key and value (B, K, J, D) -> output (B, R, H, D), and None in place of attention weights.
+
+    Raises ValueError if static heads, or a calibration, cannot follow the model or its input. The message names the
+    part of the model or input that is the reason.
     """
     layer = heads_of(module)
+    if layer is None and getattr(getattr(module, "config", None), "saf_plan", None) is not None:
+        raise ValueError(
+            f"{type(module).__name__}: the model was saved with static heads, and this class holds no plan for them; "
+            "load it with saf_titan.hf.load or AutoModelForCausalLM.from_pretrained"
+        )
     if layer is None or layer.is_plain:
         return ordinary_attention(module, query, key, value, attention_mask, dropout, scaling, rule), None
+    if query.shape[1] != layer.num_heads:
+        raise ValueError(
+            f"layer {layer.layer}: attention got {query.shape[1]} of the {layer.num_heads} heads: static heads need "
+            "all heads on one device; load the model without tensor parallelism (tp_plan)"
+        )
     mask = _require_causal(layer, attention_mask, rule)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if layer.capture is not None:
@@ -73,7 +87,7 @@ def ordinary_attention(
     scaling: float | None,
     rule: dict[str, Any],
 ) -> Tensor:
-    """The model's own attention: torch's fused one, or its eager function where the scores are capped."""
+    """Compute the model's own attention, (B, R, H, D): torch's fused kernel, or eager attention for capped scores."""
     if rule.get("softcap") is None:
         visible = attention_mask.visible_B1RJ if isinstance(attention_mask, CausalMask) else attention_mask
         visible = None if visible is None else visible.to(query.device)
@@ -92,18 +106,24 @@ def ordinary_attention(
 
 
 class _LiveHeads(SimpleNamespace):
-    """What the model's own attention asks of its module, for live heads that each have a key and a value head."""
+    """Stands for the attention module when only its live heads are computed.
+
+    It has the attributes that the model's own attention reads from its module. Each live head comes with its own key
+    and value head.
+    """
 
 
 def _require_causal(layer: HeadsOfLayer, mask: CausalMask | Tensor | None, rule: dict[str, Any]) -> CausalMask:
-    """The mask, if static heads and calibration can follow it and the score rule; else ValueError."""
+    """Return the mask. Raise ValueError if static heads or a calibration cannot follow it or the rule of the scores."""
     reason = next((what for name, what in _UNKNOWN_RULES.items() if rule.get(name) is not None), None)
     if reason is None and not getattr(layer.module, "is_causal", True):
         reason = "attention in both directions"
+    if reason is None and mask is None:
+        reason = "attention without a mask, as with a paged cache"
     if reason is None and not isinstance(mask, CausalMask):
         reason = "a four-dimensional attention mask of the caller"
     if isinstance(mask, CausalMask) and reason is None:
-        reason = mask.obstacle
+        reason = mask.position_obstacle(rule.get("position_ids")) or mask.obstacle
         if reason is None:
             return mask
     raise ValueError(
@@ -114,6 +134,7 @@ def _require_causal(layer: HeadsOfLayer, mask: CausalMask | Tensor | None, rule:
 def _hand_over(
     layer: HeadsOfLayer, query: Tensor, key: Tensor, mask: CausalMask, scale: float, softcap: float | None
 ) -> None:
+    """Call the layer's capture function with the queries and keys of live heads, as a calibration asks."""
     if mask.padding_BJ is not None:
         raise ValueError("calibration needs sequences of equal length: leave padding out")
     assert layer.capture is not None
@@ -132,7 +153,7 @@ def _hand_over(
 
 
 def _is_plain_causal(layer: HeadsOfLayer, mask: CausalMask, rule: dict[str, Any], dropout: float) -> bool:
-    """One operator for live and static heads knows causal attention alone."""
+    """Return whether one operator can compute live and static heads: it supports causal attention over all keys."""
     return (
         isinstance(layer.mixer, CompactMixer)
         and mask.is_prefill
@@ -144,6 +165,7 @@ def _is_plain_causal(layer: HeadsOfLayer, mask: CausalMask, rule: dict[str, Any]
 
 
 def _mixed(layer: HeadsOfLayer, query: Tensor, key: Tensor, value: Tensor, mask: CausalMask, scale: float) -> Tensor:
+    """Compute live and static heads with one operator, (B, R, H, D)."""
     assert isinstance(layer.mixer, CompactMixer)
     live = layer.live_heads
     return mixed_attention(
@@ -167,7 +189,7 @@ def _beside(
     scale: float,
     rule: dict[str, Any],
 ) -> Tensor:
-    """Live heads by the model's own attention beside static heads by their patterns; (B, R, H, D)."""
+    """Compute live heads with the model's own attention and static heads with their patterns, (B, R, H, D)."""
     live, static = layer.live_heads, layer.static_heads
     assert layer.mixer is not None
     parts = []

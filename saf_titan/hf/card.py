@@ -1,7 +1,7 @@
-"""The README.md of a saved model: what stops plain transformers, and how the folder is loaded.
+"""The README.md of a saved model, which says how to load it and why transformers alone cannot.
 
-Transformers' own error names the ``model_type`` and advises an upgrade, which does not help. No entry of config.json
-changes that error without asking for code from the folder, so the folder itself says what to do.
+The error of transformers names the ``model_type`` and advises an upgrade, which does not help. An entry of config.json
+could change that error only by asking for code in the folder, so a file in the folder says what to do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ model = AutoModelForCausalLM.from_pretrained("{folder}")
 
 
 def write_card(folder: Path, *, model_type: str, num_static: int) -> None:
-    """Write README.md into the folder of a model, unless it has one."""
+    """Write README.md into the folder of a model, unless the folder has such a file.
+
+    num_static: number of static heads of the model.
+    """
     path = folder / "README.md"
     if path.exists():
         return

@@ -1,7 +1,7 @@
-"""The evaluation harness (PyPI `lm-eval`) on a model of transformers, in this process.
+"""Run the evaluation harness (PyPI `lm-eval`) on a model of transformers, in this process.
 
-The harness writes the prompts, scores the answers and sums up. What is added here is the model: no text goes beyond the
-patterns of its static heads, and a text that had to be cut is counted.
+The harness makes the prompts, scores the answers and computes the metrics. This file gives it the model. No text is
+longer than the patterns of the static heads, and texts that have to be cut are counted.
 """
 
 from __future__ import annotations
@@ -28,21 +28,28 @@ try:
 except ImportError as error:
     raise ImportError("evaluation needs the harness: pip install 'saf_titan[eval]'") from error
 
+from saf_titan.fields.places import read_utf8
 from saf_titan.hf.text import longest_text
 
 _FEWSHOT_SEED = 1234
-"""The harness's own default."""
+"""The default of the harness."""
 
 
 class HarnessModel(HFLM):
-    """A model that `saf_titan.hf.load` gave, as the harness asks for it.
+    """A model that `saf_titan.hf.load` has loaded, with the interface of the harness.
 
-    The longest text is that of the model: its positions, or the length that its static heads are fitted to. As usual
-    in the harness, a longer prompt loses its beginning; ``num_cut`` counts these.
+    The longest text is limited by the positions of the model and by the length that its static heads are fitted to. As
+    usual in the harness, a longer prompt loses its beginning; ``num_cut`` is the number of such prompts.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, batch_size: int = 8) -> None:
-        """tokenizer: that of the model, with a begin or end token, which stands before a text without a prompt."""
+        """
+        Args:
+            model: the model.
+            tokenizer: the model's tokenizer. It needs a begin or end token, which stands before a text without a
+                prompt.
+            batch_size: number of texts at a time.
+        """
         if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
             raise ValueError(f"the tokenizer of {model.name_or_path} names neither a begin nor an end token")
         with _quiet():
@@ -50,7 +57,7 @@ class HarnessModel(HFLM):
         self.num_cut = 0
 
     def get_model_info(self) -> dict[str, Any]:
-        """What the results say of the model; the harness's own asks the network."""
+        """Return what the results record about the model, without the request to the network that the harness makes."""
         plan = self.model.plan
         return {
             "model": self.model.name_or_path,
@@ -69,7 +76,7 @@ class HarnessModel(HFLM):
                     f"an answer of the task has {len(answer)} tokens, and the longest text of this model "
                     f"{self.max_length}"
                 )
-            # the last token of the answer is predicted and not read
+            # the model predicts the last token of the answer but does not read it
             self.num_cut += len(context) + len(answer) > self.max_length + 1
         with _quiet():
             return super()._loglikelihood_tokens(requests, *args, **kwargs)
@@ -90,16 +97,16 @@ class HarnessModel(HFLM):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the harness found."""
+    """The results of the harness."""
 
     results: dict[str, Any]
-    """The harness's own results, and ``config`` with the model; can be written as JSON."""
+    """The results as the harness returns them, and ``config`` with the model and settings; can be written as JSON."""
     num_cut: int
     """Prompts that lost their beginning because they were longer than the longest text of the model."""
 
     @property
     def table(self) -> str:
-        """The harness's table of tasks and metrics, in Markdown."""
+        """Return the harness's table of tasks and metrics, in Markdown."""
         tables = [make_table(self.results)]
         if self.results.get("groups"):
             tables.append(make_table(self.results, "groups"))
@@ -115,15 +122,17 @@ def evaluate(
     limit: int | None = None,
     num_fewshot: int | None = None,
 ) -> Evaluation:
-    """Run tasks of the evaluation harness on a model that `saf_titan.hf.load` gave.
+    """Run tasks of the evaluation harness on a model that `saf_titan.hf.load` has loaded.
 
     Args:
-        tasks: names that the harness knows, or YAML files that define a task. The data of a named task come from the
-            network unless `datasets` has them already; those of a file may be local.
-        limit: the first so many examples of each task; None for all.
-        num_fewshot: solved examples in each prompt; None for what the task says.
+        tokenizer: the model's tokenizer.
+        tasks: names of tasks that the harness knows, or YAML files that define a task. The data of a named task come
+            from the network, unless `datasets` has stored them already. The data of a YAML file may be local.
+        batch_size: number of texts at a time.
+        limit: number of examples of each task, from its first one; None for all.
+        num_fewshot: number of solved examples in each prompt; None for the number that the task sets.
 
-    Raises ValueError for tasks that are not known or cannot be loaded, and for texts that cannot fit into the model.
+    Raises ValueError for tasks that are unknown or cannot be loaded, and for texts that cannot fit into the model.
     """
     subject = HarnessModel(model, tokenizer, batch_size=batch_size)
     loaded = _load_tasks(tasks)
@@ -134,7 +143,7 @@ def evaluate(
         if num_fewshot is not None or fixed is None:
             task.set_config(key="num_fewshot", value=num_fewshot or 0)
         task.set_fewshot_seed(seed=_FEWSHOT_SEED)
-    # the seeds of the harness's own command
+    # the same seeds as the harness's command line
     random.seed(0)
     np.random.seed(1234)
     torch.manual_seed(1234)
@@ -145,11 +154,11 @@ def evaluate(
 
 
 def _load_tasks(tasks: Sequence[str]) -> dict[str, Any]:
-    """The tasks of the harness, each with its data."""
+    """Return the tasks of the harness, each with its data."""
     for name in tasks:
         if Path(name).suffix in (".yaml", ".yml") and not Path(name).is_file():
             raise ValueError(f"{name} does not exist: give a YAML file, or the name of a task")
-    # thousands of files define the harness's own tasks: read them only where a name, or a group, may need them
+    # thousands of files define the harness's own tasks: read them only if a name or a group may need them
     manager = TaskManager(include_defaults=not all(_is_single_task(Path(name)) for name in tasks))
     for name in tasks:
         if not Path(name).is_file() and name not in manager.all_tasks:
@@ -160,7 +169,7 @@ def _load_tasks(tasks: Sequence[str]) -> dict[str, Any]:
         with _quiet():
             loaded: dict[str, Any] = manager.load(list(tasks))
     except OSError:
-        # it names the file or the data set
+        # the message names the file or the data set
         raise
     except Exception as error:
         # a task is a program of its author, which may raise anything
@@ -170,12 +179,13 @@ def _load_tasks(tasks: Sequence[str]) -> dict[str, Any]:
 
 
 def _is_single_task(path: Path) -> bool:
-    return path.is_file() and re.search(r"^group:", path.read_text(encoding="utf-8"), re.MULTILINE) is None
+    """Return whether a path is a YAML file of one task, not of a group of tasks."""
+    return path.is_file() and re.search(r"^group:", read_utf8(path), re.MULTILINE) is None
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the harness's warnings: of a model that it did not load itself, and one for each text that it cuts."""
+    """Suppress the harness's warnings: that it did not load the model itself, and one for each text that it cuts."""
     logger = logging.getLogger("lm_eval")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,7 +1,8 @@
-"""Checkpoints of this trainer as folders of transformers, and back.
+"""Convert checkpoints of this trainer to folders of transformers, and back.
 
-`gpt` goes to GPT-NeoX (rotary) or GPT-2 (learned positions), torchtitan's families to their own classes through
-torchtitan's adapters. A checkpoint with a plan becomes one of our classes, one without the ordinary class.
+`gpt` becomes GPT-NeoX (rotary positions) or GPT-2 (learned positions). torchtitan's families become their own classes,
+through torchtitan's adapters. A checkpoint with a plan becomes one of our classes, a checkpoint without a plan the
+ordinary class.
 """
 
 from __future__ import annotations
@@ -29,10 +30,14 @@ from saf_titan.saf.plan.plan import StaticPlan
 def export_checkpoint(run: RunConfig, checkpoint: Path, out: Path, *, tokenizer: str | None = None) -> str:
     """Write a checkpoint as a folder that transformers loads, with its plan, tokenizer and generation settings.
 
-    tokenizer: name or file of the tokenizer; None for that of the run's corpus.
+    Args:
+        run: the configuration of the run that wrote the checkpoint.
+        checkpoint: the folder <run>/checkpoint/step-N.
+        out: the new folder.
+        tokenizer: name or file of the tokenizer; None for the tokenizer of the run's corpus.
 
-    Returns what was written, for people. Raises ValueError if the folder exists, the checkpoint is damaged or not of
-    the run's model, or ``tokenizer`` is not that of the corpus.
+    Returns a description of what was written. Raises ValueError if the folder `out` exists, the checkpoint is damaged
+    or belongs to another model than the run's, or ``tokenizer`` is not the tokenizer of the corpus.
     """
     require_new_folder(out)
     state = read_checkpoint(checkpoint)
@@ -65,8 +70,9 @@ def export_checkpoint(run: RunConfig, checkpoint: Path, out: Path, *, tokenizer:
 def import_model(run: RunConfig, folder: Path, out: Path) -> str:
     """Write a folder of transformers, or nanoGPT's ``ckpt.pt``, as a checkpoint that a run can start from.
 
-    The run sets checkpoint.initial_load_model_only = true. Returns what was written, for people. Raises ValueError
-    unless the weights are of the run's model.
+    The run must set checkpoint.initial_load_model_only = true.
+
+    Returns a description of what was written. Raises ValueError if the weights are not those of the run's model.
     """
     require_new_folder(out)
     if folder.suffix == ".pt":
@@ -87,14 +93,14 @@ def import_model(run: RunConfig, folder: Path, out: Path) -> str:
 
 
 def _read_nanogpt(file: Path, run: RunConfig) -> dict[str, Tensor]:
-    """The weights of a checkpoint of nanoGPT's train.py, read without running any code of the file."""
+    """Return the weights of a checkpoint of nanoGPT's train.py, read without running code in the file."""
     if not file.is_file():
         raise ValueError(f"{file} does not exist: a checkpoint of nanoGPT is needed")
     with readable(file, "checkpoint of nanoGPT, read without unpickling code"):
         saved = torch.load(file, map_location="cpu", weights_only=True)
         sizes, weights = saved["model_args"], saved["model"]
         heads, width, bias = int(sizes["n_head"]), int(sizes["n_embd"]), bool(sizes["bias"])
-        # the prefix is that of torch.compile
+        # torch.compile adds this prefix
         weights = {str(name).removeprefix("_orig_mod."): weight.float() for name, weight in weights.items()}
     if run.model.family != "gpt" or run.model.position != "learned":
         raise ValueError(
@@ -117,7 +123,7 @@ def _read_nanogpt(file: Path, run: RunConfig) -> dict[str, Tensor]:
 
 
 def _config_of(run: RunConfig) -> PreTrainedConfig:
-    """The configuration of the class of transformers that is the run's model."""
+    """Return the configuration of transformers for the run's model."""
     if run.model.family == "gpt":
         return gpt_config_of(run)
     spec = _spec(run)
@@ -179,7 +185,7 @@ def _adapter(run: RunConfig) -> Any:
 
 
 def _require_weights(weights: Mapping[str, Tensor], run: RunConfig, checkpoint: Path) -> None:
-    """ValueError, naming a tensor, unless the weights are those of the run's model."""
+    """Raise ValueError, which names a tensor, if names or shapes of the weights are not those of the run's model."""
     with torch.device("meta"):
         needed = _spec(run).model.build().state_dict()
     for name in sorted(needed.keys() | weights.keys()):
@@ -193,7 +199,7 @@ def _require_weights(weights: Mapping[str, Tensor], run: RunConfig, checkpoint: 
 
 @torch.no_grad()
 def _fill(model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy the weights into a model; what our decoder has none of, biases, becomes zero."""
+    """Copy the weights into a model. Biases that our decoder does not have become zero."""
     for name, weight in model.state_dict().items():
         if name in weights:
             weight.copy_(weights[name])
@@ -229,13 +235,13 @@ _FREE = frozenset(
     | {"attention_dropout", "hidden_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "classifier_dropout"}
     | {"max_window_layers", "layer_types", "sliding_window"}
 )
-"""Settings that do not change what the weights compute."""
+"""Settings of transformers that do not change what the weights compute."""
 
 _ACTIVATIONS = ("activation_function", "hidden_act")
 _SAME_ACTIVATION = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "gelu_python": "gelu"}
-"""Other names that transformers has for the same function."""
+"""Other names in transformers for the same activation function."""
 
 _GELU = 'set model.gelu, "tanh" for gelu_new or "exact" for gelu; no other function can be imported'
 _LENGTH = "set training.seq_len to the positions of the folder"
 _REMEDIES = {**dict.fromkeys(_ACTIVATIONS, _GELU), "n_positions": _LENGTH}
-"""What to do about a setting that is no size of the model."""
+"""What to do about a setting that differs and is not a size of the model."""

@@ -1,10 +1,10 @@
-"""Fine-tuning for one-token answers, as published: the loss is that of the answer alone.
+"""Fine-tune a model for answers of one token, as in the published runs: the loss is that of the answer alone.
 
-A tenth of the training data, of each answer alike, chooses the epoch; the official validation data are looked at once.
-Static heads stay as they are: their patterns are no parameters, and the weights that they do not use get no gradient,
-so that weight decay leaves these at zero.
+A tenth of the training examples of each answer is held out and chooses the epoch. The official validation data are
+evaluated once, at the end. Static heads do not change: their patterns are not parameters, and their unused weights are
+zero and get no gradient, so they stay zero under weight decay.
 
-Legend: B texts, K positions, T time, V vocabulary, A answers.
+Shapes: B texts, K positions, T time, V vocabulary, A answers.
 """
 
 from __future__ import annotations
@@ -30,38 +30,42 @@ from saf_titan.hf.text import longest_text, require_length
 from saf_titan.hf.tokenizer_files import read_tokenizer
 
 _DEV_SHARE = 10
-"""One of so many examples of each answer is kept for the choice of the epoch."""
+"""One in this many examples of each answer is held out for the choice of the epoch."""
 
 
 @dataclass(frozen=True)
 class FinetuneSettings:
-    """The defaults are the published ones where these are known; the number of epochs is not."""
+    """Settings of a fine-tuning. The defaults are the published values, except `epochs`: its value is not published."""
 
     learning_rate: float = 2e-5
-    """Constant: no warm-up, no decay."""
+    """Constant: without warm-up or decay."""
     weight_decay: float = 0.01
-    """On every parameter."""
+    """Weight decay of every parameter."""
     clip: float = 1.0
     """Largest norm of the gradient."""
     batch_size: int = 16
-    """Texts an update."""
+    """Texts per optimizer step."""
     micro_batch: int = 16
-    """Texts at a time; divides the batch size."""
+    """Texts per forward; must divide the batch size."""
     epochs: int = 3
+    """Number of passes over the training examples."""
     fixed: bool = False
-    """Take the last epoch instead of the best one, as for a comparison with a baseline that chose its epoch."""
+    """Save the last epoch instead of the best one, for a comparison at the epoch that a baseline has chosen."""
     length: int | None = None
-    """Longest text in tokens; None: as published, or what the model can read if that is less."""
+    """Longest text in tokens; None for the published length, or the longest text of the model if that is shorter."""
     seed: int = 1337
 
     def __post_init__(self) -> None:
         if self.batch_size % self.micro_batch:
-            raise ValueError(f"a micro-batch of {self.micro_batch} does not divide the batch of {self.batch_size}")
+            raise ValueError(
+                f"a micro-batch of {self.micro_batch} does not divide the batch of {self.batch_size}: choose "
+                "--micro-batch so that --batch-size is a multiple of it"
+            )
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A text as tokens, and the index of its answer."""
+    """A text as token ids, the index of its answer, and whether it is a hard question of QuALITY."""
 
     tokens: list[int]
     answer: int
@@ -69,22 +73,25 @@ class Encoded:
 
 
 class AnswerTrainer(Trainer):
-    """transformers' Trainer with the loss of the answer's token alone, and weight decay on every parameter.
+    """transformers' Trainer with the loss of the answer's token alone, and weight decay of every parameter.
 
-    Texts are padded behind their end, where no token that counts sees the padding; so no mask is needed, and live and
-    static heads share one operator.
+    Texts are padded at their right end, where no token of the text attends to the padding. So no mask is needed, and
+    one operator computes live and static heads.
     """
 
     def __init__(self, model: Any, arguments: TrainingArguments, answer_ids: Sequence[int], **kwargs: Any) -> None:
         super().__init__(model, arguments, data_collator=collate, **kwargs)
         self.answer_ids = torch.tensor(answer_ids)
-        # the loss below is a mean over its texts: Trainer must divide it by the number of micro-batches
+        # the loss below is a mean over the micro-batch: with False, Trainer divides it by the number of micro-batches
         self.model_accepts_loss_kwargs = False
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any
     ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
-        """The mean loss of the answers over all tokens, and the scores (B, A) of the task's answers."""
+        """Return the mean cross-entropy of the answers over the vocabulary, in nats.
+
+        With `return_outputs`, also return the logits of the task's answers, (B, A).
+        """
         answer_ids = self.answer_ids.to(inputs["labels"].device)
         kept_K, place_B = inputs["last"].unique(return_inverse=True)
         logits_BKV = model(input_ids=inputs["input_ids"], logits_to_keep=kept_K, use_cache=False).logits
@@ -93,12 +100,12 @@ class AnswerTrainer(Trainer):
         return (loss, {"logits": logits_BV[:, answer_ids]}) if return_outputs else loss
 
     def get_decay_parameter_names(self, model: Any) -> list[str]:
-        """All of them."""
+        """Return the names of all parameters."""
         return [name for name, _ in model.named_parameters()]
 
 
 class _Lines(TrainerCallback):
-    """One line for each log of the trainer."""
+    """Print one line for each log of the trainer."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
@@ -113,7 +120,8 @@ class _Lines(TrainerCallback):
 
 
 def collate(batch: Sequence[Encoded]) -> dict[str, Tensor]:
-    """Texts as tokens (B, T) with zeros behind their end, where each ends (B), and their answers (B)."""
+    """Return the token ids of texts (B, T), padded with zeros at the right; the index of each last token (B); and the
+    answers (B)."""
     rows = [torch.tensor(text.tokens) for text in batch]
     return {
         "input_ids": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
@@ -123,19 +131,22 @@ def collate(batch: Sequence[Encoded]) -> dict[str, Tensor]:
 
 
 def answer_tokens(tokenizer: Any, answers: Sequence[str]) -> list[int]:
-    """The token of each answer behind a colon. Raises ValueError where an answer is not one token of its own."""
+    """Return the token id of each answer after a colon. Raises ValueError if an answer is not one token of its own."""
     before = tokenizer("Answer:", add_special_tokens=False)["input_ids"]
     found = []
     for answer in answers:
         ids = tokenizer(f"Answer:{answer}", add_special_tokens=False)["input_ids"]
         if ids[:-1] != before or ids[-1] in found:
-            raise ValueError(f"the tokenizer of this model has no single token for the answer {answer!r}")
+            raise ValueError(
+                f"the tokenizer of {tokenizer.name_or_path} has no single token for the answer {answer!r}: give a "
+                "model whose tokenizer has one"
+            )
         found.append(ids[-1])
     return found
 
 
 def encode(tokenizer: Any, example: Example, longest: int) -> tuple[Encoded, bool]:
-    """Tokens of a text, its passage shortened from the end until the text fits; and whether it was shortened.
+    """Return a text as tokens, at most `longest`, and whether its passage was shortened, from the end, to fit.
 
     Raises ValueError if the question alone does not fit.
     """
@@ -157,13 +168,19 @@ def encode(tokenizer: Any, example: Example, longest: int) -> tuple[Encoded, boo
 
 
 def split_dev(texts: Sequence[Encoded], seed: int) -> tuple[list[Encoded], list[Encoded]]:
-    """Training and development texts: a tenth of each answer, at least one, drawn with the seed."""
+    """Return training texts and held-out texts: a tenth of those of each answer, at least one, drawn with the seed.
+
+    Raises ValueError if an answer has fewer than two texts.
+    """
     dev: set[int] = set()
     for answer in sorted({text.answer for text in texts}):
         members = [n for n, text in enumerate(texts) if text.answer == answer]
         if len(members) < 2:
-            raise ValueError(f"the data have {len(members)} example of answer number {answer}: at least 2 are needed")
-        # of one answer after the other, so that the draw for one does not depend on the others
+            raise ValueError(
+                f"there is {len(members)} example of answer number {answer}: at least 2 are needed, one to train on "
+                "and one to hold out"
+            )
+        # each answer has its own random numbers, so that its draw does not depend on the other answers
         dev.update(random.Random(f"{seed} {answer}").sample(members, max(1, round(len(members) / _DEV_SHARE))))
     return [text for n, text in enumerate(texts) if n not in dev], [texts[n] for n in sorted(dev)]
 
@@ -181,12 +198,16 @@ def finetune(
     """Fine-tune the model of a folder, with or without static heads, and write it with its plan and tokenizer.
 
     Args:
+        folder: the folder of the model.
+        task: one of `TASKS`.
         data: the official training file.
-        evaluation: the official validation file, evaluated once, with the chosen epoch.
-        say: takes a line of progress.
+        out: the new folder.
+        evaluation: the official validation file; the model of the chosen epoch is evaluated on it once.
+        settings: the settings of the training.
+        say: called with each line of progress.
 
-    Returns what ``finetune.json`` in the new folder records. Raises ValueError, before any training, for files,
-    settings and models that do not fit.
+    Returns the contents of ``finetune.json`` in the new folder. Raises ValueError, before any training, for a file that
+    cannot be read, and for settings or a tokenizer that do not fit the model or the task.
     """
     require_new_folder(out)
     tokenizer = read_tokenizer(folder)
@@ -199,9 +220,12 @@ def finetune(
         encoded = [encode(tokenizer, example, longest) for example in part]
         texts[name], num_cut[name] = [text for text, _ in encoded], sum(cut for _, cut in encoded)
         say(f"{name}: {len(part):,} texts of up to {longest} tokens, {num_cut[name]:,} of them shortened to fit")
-    train, dev = split_dev(texts["data"], settings.seed)
+    try:
+        train, dev = split_dev(texts["data"], settings.seed)
+    except ValueError as error:
+        raise ValueError(f"{data}: {error}") from error
     if model.plan is None:
-        # what the ordinary class saves needs nothing of ours
+        # the ordinary class saves a folder that can be loaded without this package
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
     trainer = AnswerTrainer(
@@ -244,7 +268,7 @@ def _longest(model: Any, task: AnswerTask, settings: FinetuneSettings) -> int:
 
 
 def _epochs(out: Path) -> Path:
-    """Where the epochs are until one is chosen."""
+    """Return the folder of the checkpoints of all epochs, which is removed at the end."""
     return out.with_name(f"{out.name}.epochs")
 
 
@@ -278,7 +302,7 @@ def _arguments(out: Path, settings: FinetuneSettings) -> TrainingArguments:
         use_cpu=not on_gpu,
         dataloader_pin_memory=on_gpu,
     )
-    # several GPUs in one process would share out the positions of answers as if they were texts
+    # with several GPUs in one process, DataParallel would split the positions of answers as if they were texts
     arguments._n_gpu = min(arguments.n_gpu, 1)
     return arguments
 
@@ -288,7 +312,7 @@ def _accuracy(prediction: Any) -> dict[str, float]:
 
 
 def _evaluate(trainer: AnswerTrainer, texts: list[Encoded]) -> dict[str, Any]:
-    """Accuracy on the official validation data, and on the hard questions among them."""
+    """Return the accuracy on the official validation data and, for QuALITY, on its hard questions."""
     prediction = trainer.predict(texts)
     right = prediction.predictions.argmax(1) == prediction.label_ids
     hard = np.array([text.hard for text in texts])

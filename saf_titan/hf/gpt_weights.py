@@ -1,9 +1,9 @@
-"""Our decoder `gpt` in the classes of transformers: GPT-NeoX with rotary positions, GPT-2 with learned ones.
+"""Weights of our decoder `gpt` as those of GPT-NeoX (rotary positions) or GPT-2 (learned positions) in transformers.
 
-Both classes have biases, which are zero for a model without any, and a key and a value head for each query head: shared
-kv heads are repeated. Nothing is rounded, so the way back gives the same bytes.
+Both classes have biases, which become zero for a model without biases, and one kv head for each query head, so shared
+kv heads are repeated. Nothing is rounded: the conversion back gives the same bytes.
 
-Legend: V vocabulary, C width, H query heads, K kv heads, D head width.
+Shapes: V vocabulary, C model width, H query heads, K kv heads, D head dim, X heads of one projection (H or K).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from saf_titan.config import RunConfig
 
 
 def gpt_config_of(run: RunConfig) -> PreTrainedConfig:
-    """The configuration of the class that a `gpt` run is exported to."""
+    """Return the configuration of transformers for the model of a `gpt` run."""
     shape, model = run.shape, run.model
     shared: dict[str, Any] = {
         "vocab_size": shape.vocab_size,
@@ -33,7 +33,7 @@ def gpt_config_of(run: RunConfig) -> PreTrainedConfig:
         "bos_token_id": None,
         "eos_token_id": None,
     }
-    # transformers' name of the tanh form
+    # transformers calls the tanh approximation of GELU gelu_new
     activation = "gelu_new" if model.gelu == "tanh" else "gelu"
     if model.position == "learned":
         no_dropout: dict[str, Any] = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
@@ -50,29 +50,30 @@ def gpt_config_of(run: RunConfig) -> PreTrainedConfig:
 
 @dataclass(frozen=True)
 class _Names:
-    """What a class of transformers calls our modules, and how it lays their weights and biases out."""
+    """The names of our modules in a class of transformers, and the layout of their weights and biases there."""
 
     embedding: str
     norm: str
     layer: str
-    """Prefix of layer {}."""
+    """Prefix of the names of a layer; {} stands for its number."""
     fused: str
-    """Queries, keys and values in one projection."""
+    """Name of the projection that computes queries, keys and values."""
     in_layer: dict[str, str]
-    """The other projections and norms of a layer, ours to theirs."""
+    """Names of the other projections and norms of a layer: our name to the name there."""
     heads_first: bool
-    """The fused rows go through the heads, of each its queries, keys and values; else the other way round."""
+    """Whether the rows of the fused projection are ordered by head, then by query, key, value; else the reverse."""
     transposed: bool
-    """Matrices of a layer are (in, out)."""
+    """Whether the matrices of a layer have the shape (inputs, outputs)."""
     positions: str | None = None
+    """Name of the learned positions; None without them."""
 
     @property
     def split_dim(self) -> int:
-        """Where the fused rows, as (H, 3, D, ...) or (3, H, D, ...), are divided into queries, keys and values."""
+        """Return the dimension of queries, keys and values in the fused rows (H, 3, D, ...) or (3, H, D, ...)."""
         return 1 if self.heads_first else 0
 
     def turned(self, weight: Tensor) -> Tensor:
-        """A matrix of a layer from our orientation to theirs, or back."""
+        """Return a matrix of a layer in the orientation of the class, or back in ours; biases stay as they are."""
         return weight.T.contiguous() if self.transposed and weight.ndim == 2 else weight
 
 
@@ -114,12 +115,12 @@ def _names(run: RunConfig) -> _Names:
 
 
 def _parts(run: RunConfig) -> tuple[str, ...]:
-    """What each projection and norm has."""
+    """Return the names of the parameters that each projection and norm has."""
     return ("weight", "bias") if run.model.bias else ("weight",)
 
 
 def gpt_to_hf(weights: Mapping[str, Tensor], run: RunConfig) -> dict[str, Tensor]:
-    """Our weights under the names of GPT-2 or GPT-NeoX."""
+    """Return our weights under the names of GPT-2 or GPT-NeoX."""
     names = _names(run)
     named = {
         f"{names.embedding}.weight": weights["lm_head.weight"],
@@ -139,15 +140,18 @@ def gpt_to_hf(weights: Mapping[str, Tensor], run: RunConfig) -> dict[str, Tensor
 
 
 def gpt_from_nanogpt(weights: Mapping[str, Tensor], run: RunConfig) -> dict[str, Tensor]:
-    """The weights of nanoGPT's `model.py`: names of GPT-2, matrices (out, in). Errors as `gpt_from_hf`."""
+    """Return weights of nanoGPT's `model.py` under our names; raises the errors of `gpt_from_hf`.
+
+    nanoGPT has the names of GPT-2, but its matrices have the shape (outputs, inputs).
+    """
     return _from_named(weights, run, dataclasses.replace(_GPT2, transposed=False))
 
 
 def gpt_from_hf(weights: Mapping[str, Tensor], run: RunConfig) -> dict[str, Tensor]:
-    """Inverse of `gpt_to_hf`.
+    """Return weights of GPT-2 or GPT-NeoX under our names: the inverse of `gpt_to_hf`.
 
-    Raises ValueError if a bias is not zero and the run's model has none, or heads that share keys or values have
-    different ones.
+    Raises ValueError if a bias is not zero but the run's model has no biases, or if query heads that share a kv head in
+    the run's model have different keys or values.
     """
     return _from_named(weights, run, _names(run))
 
@@ -175,13 +179,13 @@ def _from_named(weights: Mapping[str, Tensor], run: RunConfig, names: _Names) ->
 
 
 def _by_head(weights: Mapping[str, Tensor], prefix: str, kind: str, part: str, run: RunConfig) -> Tensor:
-    """The rows of a projection as (H, D, C), or its bias as (H, D), those of shared kv heads repeated."""
+    """Return the rows of a projection as (H, D, C), or its bias as (H, D); shared kv heads are repeated."""
     rows_XD = weights[f"{prefix}attention.qkv_linear.w{kind}.{part}"].unflatten(0, (-1, run.shape.head_dim))
     return rows_XD.repeat_interleave(run.shape.num_heads // len(rows_XD), dim=0)
 
 
 def _from_heads(rows_HD: Mapping[str, Tensor], prefix: str, part: str, run: RunConfig) -> dict[str, Tensor]:
-    """Inverse of `_by_head` for a layer's queries, keys and values."""
+    """Return the queries, keys and values of a layer without repeated kv heads: the inverse of `_by_head`."""
     group = run.shape.num_heads // run.shape.num_kv_heads
     named = {}
     for kind, heads_HD in rows_HD.items():

@@ -1,4 +1,4 @@
-"""What tells a model of transformers from other models, for the files of a calibration."""
+"""Identify a model of transformers, so that statistics and plans are not used for another model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from saf_titan.saf.calibrate.model_identity import WEIGHTS, weights_digest
 from saf_titan.saf.plan.plan import StaticPlan
 
 PREFIX = "saf_titan_"
-"""What the ``model_type`` of our classes begins with."""
+"""Prefix of the ``model_type`` of our classes."""
 
 
 def model_identity(model: Any) -> dict[str, Any]:
-    """Sizes and constants of a model and a digest of its weights, to tell it from other models."""
+    """Return sizes and constants of a model, and a digest of samples of its weights."""
     config, attention = model.config, model.attentions[0]
     C, width = attention.layout.output_weight.shape
     rope = getattr(config, "rope_parameters", None) or {}
@@ -31,7 +31,7 @@ def model_identity(model: Any) -> dict[str, Any]:
 
 
 def require_same_size(plan: StaticPlan, num_layers: int, num_heads: int) -> None:
-    """ValueError unless a plan can be of a model with so many layers and heads."""
+    """Raise ValueError if a plan belongs to a model with other numbers of layers and of heads per layer."""
     size = plan.record.heads
     if size is not None and size != (num_layers, num_heads):
         raise ValueError(

@@ -1,9 +1,10 @@
-"""One attention layer of a transformers model, as the steps of the method see it: calibrate, select, install.
+"""One attention layer of a transformers model, with the interface that calibration, selection and installation need.
 
-It is kept on the attention module, where the attention function finds it. It is no module itself, so that neither
-weights nor their dtype change with it: patterns stay float32 in a bfloat16 model.
+Each attention module has a `HeadsOfLayer` as an attribute, where the attention function finds it. `HeadsOfLayer` is not
+a torch module, so it adds no weights, and a change of dtype does not reach its patterns: they stay float32 in a
+bfloat16 model.
 
-Legend: B sequences, T time, C model width, H query heads, K kv heads, S static heads, D head width.
+Shapes: B sequences, T time, C model width, H query heads, K kv heads, S static heads, D head dim.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ATTRIBUTE = "saf_heads"
 
 
 class Tap(nn.Module):
-    """Passes the output of all heads through, for hooks that watch it: called with (q, k, v_BTKD, y_BTHD)."""
+    """Return the outputs of all heads unchanged, so that hooks on this module can watch values and outputs."""
 
     def forward(self, q: None, k: None, v_BTKD: Tensor, y_BTHD: Tensor) -> Tensor:
         return y_BTHD
@@ -33,7 +34,7 @@ class Tap(nn.Module):
 
 @dataclass
 class _Matrix:
-    """A weight in the shape that torch gives a linear map, with its bias."""
+    """A weight, (outputs, inputs) as in `nn.Linear`, with its bias."""
 
     weight: Tensor
     bias: Tensor | None = None
@@ -44,12 +45,15 @@ class _Matrix:
 
 
 class HeadsOfLayer:
-    """The heads of one attention module: which are static, with which patterns."""
+    """The heads of one attention module: which of them are static, and their patterns."""
 
     def __init__(self, module: Any, layer: int) -> None:
         self.module, self.layer = module, layer
-        self.layout = find_layout(module)
-        self.num_heads = int(module.config.num_attention_heads)
+        num_heads = getattr(getattr(module, "config", None), "num_attention_heads", None)
+        if not isinstance(num_heads, int):
+            raise ValueError(f"{type(module).__name__}: its configuration gives no single num_attention_heads")
+        self.num_heads = num_heads
+        self.layout = find_layout(module, self.num_heads)
         self.num_kv_heads = self.layout.num_kv_heads
         self.capture: CaptureFn | None = None
         self.inner_attention = Tap()
@@ -62,24 +66,24 @@ class HeadsOfLayer:
 
     @property
     def output_heads(self) -> tuple[int, ...]:
-        """All heads: the output of a pruned one is zero."""
+        """Return all heads; the output of a pruned head is zero."""
         return tuple(range(self.num_heads))
 
     @property
     def is_plain(self) -> bool:
-        """Nothing is static and nobody watches: the attention is the model's own."""
+        """Whether the layer has no static head and nothing watches it, so that the model's own attention is enough."""
         return not self.static_heads and self.capture is None and not self.inner_attention._forward_hooks
 
     def set_static(self, heads: tuple[int, ...], alpha_ST: Tensor, rho_ST: Tensor) -> None:
-        """Make exactly ``heads`` (ascending) static, each with its compact pattern."""
+        """Make exactly ``heads`` (ascending) static, with the compact patterns alpha and rho, fp32 (S, T_fit)."""
         self._set(heads, CompactMixer(alpha_ST, rho_ST))
 
     def set_dense(self, heads: tuple[int, ...], p_STT: Tensor) -> None:
-        """Make exactly ``heads`` (ascending) static, each with its matrix."""
+        """Make exactly ``heads`` (ascending) static, with a matrix each, fp32 (S, T_fit, T_fit)."""
         self._set(heads, DenseMixer(p_STT))
 
     def set_pruned(self, heads: tuple[int, ...]) -> None:
-        """Remove exactly ``heads`` (ascending)."""
+        """Prune exactly ``heads`` (ascending): their output becomes zero."""
         self._set(heads, PrunedMixer())
 
     def set_live(self) -> None:
@@ -91,13 +95,16 @@ class HeadsOfLayer:
         self.static_heads, self.mixer = tuple(heads), mixer
 
     def select(self, x_BHTD: Tensor, heads: tuple[int, ...]) -> Tensor:
-        """What query heads read of a tensor with H or K heads in dimension 1; (B, len(heads), T, D)."""
+        """Return, for each of some query heads, its queries, or the keys or values of its kv head.
+
+        x: (B, H, T, D) or (B, K, T, D). Returns (B, len(heads), T, D).
+        """
         group = self.num_heads // x_BHTD.shape[1]
         index = torch.tensor([head // group for head in heads], dtype=torch.int64, device=x_BHTD.device)
         return x_BHTD.index_select(1, index)
 
     def natural_order(self, device: torch.device) -> Tensor:
-        """Where each head is in the list of live heads followed by static heads; int64 (H,)."""
+        """Return the place of each head in the list of live heads followed by static heads, int64 (H,)."""
         order = self.live_heads + self.static_heads
         return torch.tensor([order.index(head) for head in range(self.num_heads)], dtype=torch.int64, device=device)
 
@@ -105,7 +112,10 @@ class HeadsOfLayer:
     def zero_unused_weights(self, *, frees_values: bool) -> None:
         """Zero the weights that static heads no longer use, in place.
 
-        Rows that a norm over all heads reads stay: the scores of live heads depend on them (Olmo 2).
+        Where a norm over all heads reads queries or keys (Olmo 2), their rows stay, because the scores of live heads
+        depend on them.
+
+        frees_values: whether the values and outputs of static heads are unused as well, as those of pruned heads are.
         """
         unused = unused_heads(
             self.static_heads, num_heads=self.num_heads, num_kv_heads=self.num_kv_heads, frees_values=frees_values
@@ -120,7 +130,7 @@ class HeadsOfLayer:
         for head in unused.o:
             self.layout.output_weight[:, head * D : (head + 1) * D].zero_()
 
-    # what selectors and compensation ask for
+    # the following attributes are those that selectors and compensation read from a layer
 
     @property
     def wo(self) -> _Matrix:
@@ -132,29 +142,29 @@ class HeadsOfLayer:
 
     @property
     def qkv_linear(self) -> HeadsOfLayer:
-        """Where the input of the projections and the value rows are found: here."""
+        """Return this object: it has the hooks and value rows that are asked of a projection."""
         return self
 
     def register_forward_pre_hook(self, hook: Callable[..., None]) -> RemovableHandle:
-        """Call ``hook(module, args)`` before the values are projected; args[0] is the input of the layer."""
+        """Call ``hook(module, args)`` before the values are computed; args[0] is the input of the layer (B, T, C)."""
         return self.layout.projection.register_forward_pre_hook(hook)
 
     def register_forward_hook(self, hook: Callable[..., None]) -> RemovableHandle:
-        """Call ``hook(module, args, attended_BTC)`` after the layer."""
+        """Call ``hook(module, args, attended_BTC)`` after the attention module; `attended_BTC` is its output."""
         return self.module.register_forward_hook(lambda module, args, output: hook(module, args, output[0]))
 
 
 def heads_of(module: nn.Module) -> HeadsOfLayer | None:
-    """What `attach` left on an attention module; None on others."""
+    """Return the `HeadsOfLayer` that `attach` has set on an attention module; None if it has set none."""
     found: HeadsOfLayer | None = getattr(module, ATTRIBUTE, None)
     return found
 
 
 def attach(model: nn.Module) -> list[HeadsOfLayer]:
-    """Make the attention layers of a transformers decoder known to the attention function; in order.
+    """Give each attention module of a transformers decoder its `HeadsOfLayer`, and return these in layer order.
 
-    Raises ValueError if the model's attention does not go through transformers' attention interface, or its heads
-    cannot be told apart.
+    Raises ValueError if the model does not use transformers' attention interface, or if the layout of its weights is
+    unknown.
     """
     name = type(model).__name__
     if not getattr(model, "_supports_attention_backend", False):

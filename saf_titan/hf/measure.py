@@ -1,6 +1,6 @@
-"""Calibration of a transformers model, the scores of selectors, compensation, and its loss on a text.
+"""Measurements of a transformers model: calibration, scores of selectors, compensation, and the loss on a text.
 
-Legend: B sequences, T time, V vocabulary, L layers, H query heads.
+Shapes: B sequences, T time, V vocabulary, L layers, H query heads.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from saf_titan.saf.select.probe import Probe
 from saf_titan.saf.select.registry import SELECTORS
 
 _LOGITS = 2**28
-"""About so many logits are in memory at once: 1 GiB in float32."""
+"""Approximate number of logits in memory at once: 1 GiB in float32."""
 
 
 class _ModelProbe(Probe[Tensor]):
-    """A probe of a transformers model, whose blocks have other names than ours."""
+    """A probe of a transformers model, which finds its blocks and norms by other names than those of our decoders."""
 
     @property
     def blocks(self) -> Sequence[nn.Module]:
@@ -54,16 +54,21 @@ def calibrate_model(
     selectors: Collection[str] = (),
     progress: Progress | None = None,
 ) -> Calibration:
-    """Statistics of the live heads of a model that `saf_titan.hf.load` gave, and the scores that selectors go by.
+    """Measure the live heads of a model that `saf_titan.hf.load` has loaded, and the scores of selectors.
 
-    All sequences go through the model at once, a layer's queries and keys are dropped when the layer has run, and the
-    head over the vocabulary does not run: the memory is that of one forward of the decoder, O(T) a sequence.
+    All sequences run through the model in one forward, without the output head. The queries and keys of a layer are
+    dropped when the layer has run, so the memory is that of one forward of the decoder: O(T) per sequence.
 
     Args:
-        tokens_BT: at least two sequences, without padding.
-        positions, source: of the sequences, for the record.
+        model: the model.
+        tokens_BT: token ids of at least two sequences, without padding.
+        positions: the place of each sequence in its source, for the record.
+        source: where the sequences come from, for the record.
+        selectors: names of selectors whose scores are measured as well.
+        progress: called with the progress of the work.
 
-    Raises ValueError for a selector that no single measurement can serve, and as `saf.calibrate` does.
+    Raises ValueError for a selector that needs gradients from training, if every head is static, and in the cases of
+    `saf.calibrate`.
     """
     if watching := [name for name in selectors if SELECTORS[name].watches_gradients]:
         raise ValueError(f"the selector {watching[0]} averages gradients over the steps of training: a run saves them")
@@ -99,7 +104,14 @@ def calibrate_model(
 def measure_dense(
     model: Any, tokens_BT: Tensor, *, seed: int = 0, dirichlet_scale: float = DIRICHLET_SCALE
 ) -> Callable[..., DensePatterns]:
-    """Return what `make_plan` takes as ``dense``: it makes matrices of heads from the calibration sequences."""
+    """Return a function for the argument ``dense`` of `make_plan`: it measures the matrices of heads on sequences.
+
+    Args:
+        model: the model.
+        tokens_BT: token ids of the calibration sequences.
+        seed: seed of contents that are drawn at random.
+        dirichlet_scale: concentration of the content that is drawn from a Dirichlet distribution.
+    """
 
     def source(heads: Sequence[tuple[int, int]], name: str) -> DensePatterns:
         with _evaluation(model):
@@ -117,9 +129,9 @@ def measure_dense(
 
 
 def compensate(model: Any, tokens_BT: Tensor, plan: StaticPlan) -> Mapping[Head, NewWeights]:
-    """New weights of the plan's heads, solved on calibration sequences; see `saf.install.compensate`.
+    """Solve new weights for the plan's heads on calibration sequences and return them; see `saf.install.compensate`.
 
-    To be called while the heads are live; nothing is changed: `write_weights` does that.
+    The heads of the plan must still be live. The model does not change; `write_weights` writes the new weights.
     """
     with _evaluation(model):
         return compensated_weights(
@@ -132,7 +144,7 @@ def compensate(model: Any, tokens_BT: Tensor, plan: StaticPlan) -> Mapping[Head,
 
 @torch.no_grad()
 def write_weights(model: Any, new: Mapping[Head, NewWeights]) -> None:
-    """Write what `compensate` solved in place."""
+    """Write the weights that `compensate` returned into the model, in place."""
     attentions = model.attentions
     for (layer, head), weights in new.items():
         layout = attentions[layer].layout
@@ -144,9 +156,9 @@ def write_weights(model: Any, new: Mapping[Head, NewWeights]) -> None:
 
 
 def sequence_losses(model: Any, tokens_BT: Tensor) -> Tensor:
-    """The mean loss per predicted token of each sequence, in nats (B,)."""
+    """Return the mean loss per predicted token of each sequence, in nats, shape (B,)."""
     logits_BTV = model(input_ids=tokens_BT, use_cache=False).logits
-    # logits of all positions, with nothing to predict at the last one: a slice of them would be a copy
+    # The last position has no target. It is ignored, because a slice without it would copy the logits.
     targets_BT = F.pad(tokens_BT[:, 1:], (0, 1), value=-100)
     losses_BT = F.cross_entropy(
         logits_BTV.flatten(0, 1).float(), targets_BT.flatten(), ignore_index=-100, reduction="none"
@@ -159,9 +171,9 @@ class TextLoss:
     """The loss of a model on a text."""
 
     nll: float
-    """Mean over predicted tokens, nats."""
+    """Mean loss per predicted token, in nats."""
     num_tokens: int
-    """Predicted tokens."""
+    """Number of predicted tokens."""
 
     @property
     def perplexity(self) -> float:
@@ -170,7 +182,10 @@ class TextLoss:
 
 @torch.no_grad()
 def text_loss(model: Any, tokens_BT: Tensor, progress: Progress | None = None) -> TextLoss:
-    """The mean loss of sequences that do not see each other; their first tokens are not predicted."""
+    """Return the mean loss of sequences that do not see each other. The first token of each is not predicted.
+
+    Raises ValueError for sequences of fewer than two tokens.
+    """
     T = tokens_BT.shape[1]
     if T < 2:
         raise ValueError("the loss of a text needs sequences of at least two tokens")

@@ -1,22 +1,19 @@
-"""Models of transformers that hold a plan: own classes with an own ``model_type``, so that none loads without it.
+"""Classes of transformers models with static heads, each with its own ``model_type``.
 
-Static heads have zeros for queries and keys. Stock transformers would load such weights and attend uniformly without a
-word; the ``model_type`` ``saf_titan_llama`` makes it stop and name this package instead. Each class is a subclass of
-the ordinary one, so everything that works with that works with it: generation, pipelines, ``Trainer``, PEFT.
+Static heads have zeros as query and key weights. Ordinary transformers would load such weights and attend uniformly,
+without an error. Because of the ``model_type``, for example ``saf_titan_llama``, it stops and names this package. Each
+class is a subclass of the ordinary class, so generation, pipelines, ``Trainer`` and PEFT work with it.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
 from functools import cache, partial
-from logging import LogRecord
 from pathlib import Path
 from typing import Any, cast
 
 import transformers
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
@@ -25,6 +22,7 @@ from transformers.utils import cached_file, logging
 
 from saf_titan.hf.attention import ATTENTION
 from saf_titan.hf.card import write_card
+from saf_titan.hf.complete import read_complete
 from saf_titan.hf.identity import PREFIX, model_identity, require_same_size
 from saf_titan.hf.layer import HeadsOfLayer, attach
 from saf_titan.saf.calibrate.model_identity import require_same_model
@@ -32,7 +30,7 @@ from saf_titan.saf.install.install import install
 from saf_titan.saf.plan.plan import StaticPlan
 
 PLAN_FILE = "saf_plan.safetensors"
-"""The plan of a saved model, beside its weights; `python -m saf_titan.saf show` reads it."""
+"""Name of the file of the plan, in the folder of a saved model; `python -m saf_titan.saf show` prints it."""
 
 TESTED = (
     "gpt2",
@@ -46,12 +44,12 @@ TESTED = (
     "olmo2",
     "smollm3",
 )
-"""The model types of transformers that tests compare with a float64 reference. `load` takes others that have the same
-parts; to register one with the Auto classes, name it here, which also gives it those tests."""
+"""The model types of transformers that tests compare with a float64 reference. `load` accepts other model types if
+their attention has a known layout. A name that is added here is also registered with the Auto classes, and tested."""
 
 
 class StaticHeadsMixin:
-    """What our classes add to those of transformers: the plan, and care that nothing runs without it."""
+    """What our classes add to those of transformers: the plan, and checks that no static head runs without it."""
 
     config: Any
     plan: StaticPlan | None
@@ -60,10 +58,11 @@ class StaticHeadsMixin:
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         self.plan = None
-        cast(nn.Module, self).register_forward_pre_hook(_require_our_attention)
+        # on the decoder, because it may be called without the output head
+        cast(Any, self).base_model.register_forward_pre_hook(_require_our_attention)
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args: Any, **kwargs: Any) -> str:
-        """Every model of these classes attends by our function; another one, asked for by name, is refused."""
+        """Return the name of our attention function. Raise ValueError if another attention was asked for."""
         if attn_implementation not in (None, ATTENTION):
             raise ValueError(
                 f"attn_implementation = {attn_implementation!r}: a model with static heads attends by {ATTENTION!r} "
@@ -73,12 +72,12 @@ class StaticHeadsMixin:
 
     @property
     def attentions(self) -> list[HeadsOfLayer]:
-        """The attention layers, in order, for the functions of `saf_titan.saf`."""
+        """Return the attention layers in order, as the functions of `saf_titan.saf` take them."""
         return attach(cast(nn.Module, self))
 
     @property
     def blocks(self) -> list[nn.Module]:
-        """The transformer blocks, in order."""
+        """Return the transformer blocks in order."""
         model = cast(nn.Module, self)
         ours = {id(layer.module) for layer in self.attentions}
         paths = [name for name, module in model.named_modules() if id(module) in ours]
@@ -86,9 +85,10 @@ class StaticHeadsMixin:
 
     @property
     def attention_norms(self) -> list[nn.Module | None]:
-        """For each layer the RMS norm between its attention and the residual stream, or None.
+        """Return, for each layer, the RMS norm between its attention and the residual stream, or None.
 
-        Gemma and OLMo 2 have one; Llama's norm of the same name comes behind the sum with the residual stream.
+        Gemma and Olmo 2 have such a norm. Llama has a norm of the same name, but it comes after the sum with the
+        residual stream.
         """
         return [
             cast(Any, block).post_attention_layernorm if hasattr(block, "post_feedforward_layernorm") else None
@@ -97,16 +97,18 @@ class StaticHeadsMixin:
 
     @property
     def fitted_length(self) -> int | None:
-        """The longest sequence that the patterns of the static heads are defined for; None for no limit."""
-        # a pruned head has no pattern, and bears any length
+        """Return the longest sequence, in tokens, that the patterns are defined for; None for no limit."""
+        # pruned heads have no pattern and no limit
         lengths = [layer.mixer.T_fit for layer in self.attentions if layer.mixer is not None]
         longest = min(lengths, default=math.inf)
         return None if longest == math.inf else int(longest)
 
     def set_plan(self, plan: StaticPlan | None) -> None:
-        """Make exactly the heads of ``plan`` static, None: no head. Weights stay; see `zero_unused_weights`.
+        """Make exactly the heads of ``plan`` static; with None, make every head live.
 
-        Raises ValueError for a plan of a model of another size.
+        The weights do not change; see `zero_unused_weights`.
+
+        Raises ValueError if the plan belongs to a model with another number of layers or heads.
         """
         attentions = self.attentions
         if plan is not None:
@@ -116,34 +118,35 @@ class StaticHeadsMixin:
         self.config.saf_plan = None if plan is None else plan.digest
 
     def zero_unused_weights(self) -> None:
-        """Zero the weights that the plan's heads no longer use. They then stay zero in training, as in our trainer."""
+        """Zero the weights that the plan's heads no longer use. They get no gradient, so training keeps them zero."""
         for layer in self.attentions:
             layer.zero_unused_weights(frees_values=self.plan is not None and self.plan.frees_values)
 
     def save_pretrained(self, save_directory: str | Path, *args: Any, **kwargs: Any) -> None:
-        """As in transformers, with the plan beside the weights, and a README.md that tells how to load them."""
+        """Save the model as transformers does, with the file of its plan and a README.md that says how to load it."""
         super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
         num_static = len(self.plan.heads) if self.plan is not None else 0
         write_card(Path(save_directory), model_type=self.config.model_type, num_static=num_static)
         if self.plan is not None:
             self.plan.save(Path(save_directory) / PLAN_FILE)
         else:
-            # of a model that was saved there before
+            # remove the plan of a model that was saved there before
             (Path(save_directory) / PLAN_FILE).unlink(missing_ok=True)
 
     @staticmethod
     def create_masks_for_generate(*, attention_mask: Tensor | None = None, **_: Any) -> Tensor | None:
-        """What `generate` with a cache of fixed size asks for: the padding as it is, from which a forward makes masks.
+        """Return the attention mask unchanged; `generate` calls this when its cache has a fixed size.
 
-        The masks of `hf.masks` are no matrices, so that they cannot be made ahead of the forward.
+        transformers would make the matrices of a forward here. The masks of `hf.masks` are not matrices, so the forward
+        makes them itself.
         """
         return attention_mask
 
     def _validate_generated_length(self, generation_config: Any, *args: Any) -> None:
-        """Before the first token: ValueError if the text could become longer than the patterns."""
+        """Raise ValueError before the first token if the text could become longer than the patterns."""
         super()._validate_generated_length(generation_config, *args)  # type: ignore[misc]
         longest = self.fitted_length
-        # the last token is written and not read
+        # the model does not read the last token of a text
         if longest is not None and generation_config.max_length - 1 > longest:
             raise ValueError(
                 f"prompt and max_new_tokens make up to {generation_config.max_length} tokens, and the static heads of "
@@ -153,9 +156,9 @@ class StaticHeadsMixin:
 
     @classmethod
     def from_pretrained(cls, name: str | Path, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers, and the plan that was saved beside the weights.
+        """Load the model as transformers does, with the plan that was saved in its folder.
 
-        Raises ValueError if the model was saved with a plan and the plan is not there or another one.
+        Raises ValueError if the model was saved with a plan and the file of that plan is missing or of another plan.
         """
         loaded = super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
         model = loaded[0] if isinstance(loaded, tuple) else loaded
@@ -171,15 +174,16 @@ class StaticHeadsMixin:
 
 
 def load(name: str | Path, plan: StaticPlan | None = None, **kwargs: Any) -> Any:
-    """Load a model for calibration or use: ordinary ones without static heads, ours with their plan.
+    """Load a model for calibration or use: an ordinary model without static heads, or one of ours with its plan.
 
     Args:
-        name: a folder, a ``.gguf`` file, or a name of the hub.
-        plan: makes its heads static in an ordinary model.
-        kwargs: those of transformers' ``from_pretrained``, such as ``dtype``.
+        name: a folder, a ``.gguf`` file, or the name of a model on the hub.
+        plan: heads to make static in an ordinary model.
+        kwargs: arguments of transformers' ``from_pretrained``, such as ``dtype``.
 
-    Raises ValueError if the model has no attention that we can reach, lacks weights, has a plan already, or is another
-    one than that of the plan; if only its weights differ, a warning says so.
+    Raises ValueError if the layout of the model's attention is unknown, weights are missing, or a plan was given and
+    the model has one already or has other sizes than the plan's. If only the weights differ from the plan's, a warning
+    says so.
     """
     if Path(name).suffix == ".gguf":
         model = _load_gguf(Path(name), kwargs)
@@ -188,10 +192,10 @@ def load(name: str | Path, plan: StaticPlan | None = None, **kwargs: Any) -> Any
         try:
             config = our_config(AutoConfig.from_pretrained(name, **settings))
         except (ValueError, OSError) as error:
-            # a paragraph, which begins with what is wrong
+            # the first line of transformers' message says what is wrong
             raise ValueError(f"{name}: {str(error).splitlines()[0]}") from error
         kind = model_class(config)
-        model = _complete(name, partial(kind.from_pretrained, name, config=config), kwargs)
+        model = read_complete(name, partial(kind.from_pretrained, name, config=config), kwargs)
     attach(model)
     if plan is not None:
         if model.plan is not None:
@@ -204,10 +208,26 @@ def load(name: str | Path, plan: StaticPlan | None = None, **kwargs: Any) -> Any
 
 
 def _load_gguf(file: Path, settings: dict[str, Any]) -> Any:
-    """The weights of a .gguf file in our class, read by the ordinary one: transformers reads them by the model_type."""
-    read = partial(AutoModelForCausalLM.from_pretrained, file.parent, gguf_file=file.name)
-    ordinary = _complete(file, read, settings)
-    # the weights are plain numbers now: saved as they are, and cast like any others
+    """Load a .gguf file into our class.
+
+    transformers chooses how to read such a file by the ``model_type``, so the ordinary class reads it. Raises
+    ValueError if the file is damaged or of an unknown kind.
+    """
+
+    def read(**kwargs: Any) -> Any:
+        try:
+            return AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, **kwargs)
+        except ImportError:
+            raise
+        except Exception as error:  # struct.error, KeyError and others for damaged files
+            reason = next(iter(str(error).splitlines()), "")
+            raise ValueError(
+                f"{file} cannot be read as a .gguf file: it is damaged, incomplete or of a kind that transformers does "
+                f"not know ({type(error).__name__}: {reason}); copy it again, or give a folder of the model"
+            ) from error
+
+    ordinary = read_complete(file, read, settings)
+    # transformers has dequantized the weights, so the model can be saved and cast like any other
     if hasattr(ordinary.config, "quantization_config"):
         del ordinary.config.quantization_config
     config = our_config(ordinary.config)
@@ -218,43 +238,8 @@ def _load_gguf(file: Path, settings: dict[str, Any]) -> Any:
     return model.eval()
 
 
-def _complete(name: str | Path, read: Callable[..., Any], settings: dict[str, Any]) -> Any:
-    """The model that ``read`` loads, with transformers' ``settings``, and a note of weights that it has no place for.
-
-    Raises ValueError for a damaged file, and where weights are missing or misshapen, which transformers would fill with
-    noise.
-    """
-    logger = logging.get_logger("transformers.modeling_utils")
-    logger.addFilter(_is_no_load_report)
-    try:
-        model, found = read(**{**settings, "output_loading_info": True, "ignore_mismatched_sizes": True})
-    except SafetensorError as error:
-        raise ValueError(f"{name}: the weights are damaged or cut short ({error}); copy the files again") from error
-    finally:
-        logger.removeFilter(_is_no_load_report)
-    # a misshapen weight comes as its name and both shapes
-    misshapen = [key if isinstance(key, str) else key[0] for key in found["mismatched_keys"]]
-    if lacking := sorted([*found["missing_keys"], *misshapen]):
-        raise ValueError(
-            f"{name} lacks weights of {type(model).__name__}, or has them in another shape: {_some(lacking)}; its "
-            "config.json must be that of its weights"
-        )
-    if unused := sorted(found["unexpected_keys"]):
-        logger.warning(f"{name} has weights that {type(model).__name__} does not use: {_some(unused)}")
-    return model
-
-
-def _is_no_load_report(record: LogRecord) -> bool:
-    """Keeps back the report of the weights, a table of many lines before the one that says what is wrong."""
-    return "LOAD REPORT" not in record.getMessage()
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
 def our_config(config: PreTrainedConfig) -> PreTrainedConfig:
-    """The same settings as a configuration of our class."""
+    """Return the same settings as a configuration of our class."""
     if config.model_type.startswith(PREFIX):
         return config
     values = {name: value for name, value in config.to_dict().items() if name not in ("model_type", "architectures")}
@@ -265,24 +250,34 @@ def our_config(config: PreTrainedConfig) -> PreTrainedConfig:
 
 @cache
 def config_class(ordinary: Any) -> Any:
-    """Our subclass of a configuration of transformers."""
+    """Return our subclass of a configuration class of transformers."""
+
+    def to_dict(self: Any) -> dict[str, Any]:
+        """Return the settings as transformers does; if there is a plan, also the name of our attention function.
+
+        An ordinary class that loads the folder, such as ``LlamaForCausalLM.from_pretrained``, only warns that the
+        ``model_type`` is another one. It stops at the name of an attention function that it does not know.
+        """
+        values: dict[str, Any] = ordinary.to_dict(self)
+        return values | ({} if values.get("saf_plan") is None else {"attn_implementation": ATTENTION})
+
     members = {"model_type": PREFIX + ordinary.model_type, "__module__": __name__, "__doc__": ordinary.__doc__}
-    return type(f"SAF{ordinary.__name__}", (ordinary,), members)
+    return type(f"SAF{ordinary.__name__}", (ordinary,), members | {"to_dict": to_dict})
 
 
 def model_class(config: PreTrainedConfig) -> Any:
-    """The causal language model that belongs to a configuration of ours."""
+    """Return the class of causal language models that belongs to one of our configurations."""
     kind: Any = type(config)
     return _model_class(kind)
 
 
 @cache
 def _model_class(ours: Any) -> Any:
-    """Our subclass of the causal language model that belongs to one of our configurations."""
+    """Return the class of models that belongs to one of our configuration classes."""
     ordinary = cast(Any, MODEL_FOR_CAUSAL_LM_MAPPING)[ours.__mro__[1]]
     members = {"config_class": ours, "__module__": __name__, "__doc__": ordinary.__doc__}
     name = f"SAF{ordinary.__name__}"
-    # transformers renames weights of old files by the name of the class or the model_type
+    # transformers renames the weights of old files; it finds the new names by the class or the model_type
     for theirs, own in ((ordinary.__name__, name), (ours.__mro__[1].model_type, ours.model_type)):
         if (renaming := get_checkpoint_conversion_mapping(theirs)) is not None:
             register_checkpoint_conversion_mapping(own, renaming, overwrite=True)
@@ -290,7 +285,7 @@ def _model_class(ours: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """Make a class by its name: pickle looks classes up in their module, in another process too."""
+    """Return one of our classes by its name: pickle looks classes up in their module, also in other processes."""
     ordinary = getattr(transformers, name.removeprefix("SAF"), None) if name.startswith("SAF") else None
     if isinstance(ordinary, type) and issubclass(ordinary, PreTrainedConfig):
         return config_class(ordinary)
@@ -300,7 +295,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _has_unnamed_plan(folder: Path) -> bool:
-    """Whether a folder was saved by one of our classes with a plan. An ordinary model may lie beside any file."""
+    """Return whether one of our classes has saved a plan in a folder. The file means nothing to an ordinary model."""
     if not (folder / PLAN_FILE).is_file():
         return False
     model_type = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type", "")
@@ -335,7 +330,7 @@ def _require_our_attention(model: Any, args: tuple[object, ...]) -> None:
 
 
 def register(model_types: tuple[str, ...] = TESTED) -> None:
-    """Make transformers' Auto classes know our classes."""
+    """Register our classes of these model types with transformers' Auto classes."""
     for model_type in model_types:
         kind: Any = type(AutoConfig.for_model(model_type))
         ours = config_class(kind)

@@ -1,8 +1,8 @@
-"""Mixing of static heads where a sequence may be padded at the left, continued from a cache, or seen through a window.
+"""Outputs of static heads for sequences that may be padded at the left, continued from a cache, or windowed.
 
-A pattern belongs to the positions of a text: with padding at the left it begins at the first token that is none.
+A pattern belongs to the positions of a text: if a sequence is padded at the left, its pattern begins after it.
 
-Legend: B sequences, T time, R queries, J keys, S static heads, D head width, T_fit length of the patterns.
+Shapes: B sequences, T time, R queries, J keys, S static heads, D head dim, T_fit length of the patterns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from saf_titan.ops.pattern import attention_rows
 
 @dataclass
 class CompactMixer:
-    """Static heads with patterns softmax(alpha[j] + rho[i - j]) inside the window of their layer."""
+    """Static heads with patterns softmax(alpha[j] + rho[i - j]) over the keys j that query i sees in its window."""
 
     alpha_ST: Tensor
     rho_ST: Tensor
@@ -32,7 +32,7 @@ class CompactMixer:
         return self.alpha_ST.shape[1]
 
     def pattern(self, window: int | None, device: torch.device) -> StaticPattern:
-        """The prepared pattern for a layer's window, on a device."""
+        """Return the prepared patterns for the sliding window of a layer (None for no window), on a device."""
         if window is not None and window >= self.T_fit:
             window = None
         if (window, device) not in self._prepared:
@@ -43,18 +43,18 @@ class CompactMixer:
         return self._prepared[window, device]
 
     def mix_all(self, v_BTSD: Tensor, window: int | None) -> Tensor:
-        """Outputs for all positions of sequences that begin at 0."""
+        """Return the outputs for all positions of sequences without padding or cache, (B, T, S, D)."""
         return static_mix(v_BTSD, self.pattern(window, v_BTSD.device))
 
     def rows(self, start: int, stop: int, window: int | None, device: torch.device) -> Tensor:
-        """Rows start <= i < stop of the patterns over keys j < stop, float64 (S, R, stop)."""
+        """Return the rows start <= i < stop of the patterns over the keys j < stop, float64 (S, R, stop)."""
         pattern = self.pattern(window, device)
         return attention_rows(pattern.alpha_HT.double(), pattern.rho_HT.double(), start, stop)
 
 
 @dataclass
 class DenseMixer:
-    """Static heads with a matrix each; a calibration inside the window has left zeros outside of it."""
+    """Static heads with a matrix each. With a sliding window, its calibration has made all weights outside it zero."""
 
     p_STT: Tensor
 
@@ -63,18 +63,18 @@ class DenseMixer:
         return self.p_STT.shape[1]
 
     def mix_all(self, v_BTSD: Tensor, window: int | None) -> Tensor:
-        """Outputs for all positions of sequences that begin at 0."""
+        """Return the outputs for all positions of sequences without padding or cache, (B, T, S, D)."""
         self.p_STT = self.p_STT.to(v_BTSD.device)
         return dense_mix(v_BTSD, self.p_STT)
 
     def rows(self, start: int, stop: int, window: int | None, device: torch.device) -> Tensor:
-        """Rows start <= i < stop of the patterns over keys j < stop, float64 (S, R, stop)."""
+        """Return the rows start <= i < stop of the patterns over the keys j < stop, float64 (S, R, stop)."""
         return self.p_STT[:, start:stop, :stop].to(device).double()
 
 
 @dataclass
 class PrunedMixer:
-    """Removed heads: their output is zero."""
+    """Pruned heads: their output is zero."""
 
     T_fit: float = math.inf
 
@@ -89,10 +89,11 @@ Mixer = CompactMixer | DenseMixer | PrunedMixer
 
 
 def mix_static(mixer: Mixer, v_BJSD: Tensor, mask: CausalMask) -> Tensor:
-    """Outputs (B, R, S, D) of static heads for the queries of a forward.
+    """Return the outputs (B, R, S, D) of static heads for the queries of a forward; zeros for padding.
 
-    v_BJSD: values of all keys in the cache and of this forward. Padding gets zeros. Raises ValueError for sequences
-    longer than the patterns.
+    v_BJSD: the values of all keys, including those in the cache.
+
+    Raises ValueError if a sequence is longer than the patterns.
     """
     R, (B, _, S, D) = mask.q_length, v_BJSD.shape
     pads_B = torch.zeros(B, dtype=torch.int64) if mask.pads_B is None else mask.pads_B
@@ -108,14 +109,17 @@ def mix_static(mixer: Mixer, v_BJSD: Tensor, mask: CausalMask) -> Tensor:
     for pads in pads_B.unique().tolist():
         members = (pads_B == pads).nonzero().flatten().to(v_BJSD.device)
         part = _mix_aligned(mixer, v_BJSD.index_select(0, members), mask, pads)
-        # a padding token has no output: zeros stand for it
+        # padding tokens get zeros
         part = torch.nn.functional.pad(part, (0, 0, 0, 0, R - part.shape[1], 0))
         y_BRSD = y_BRSD.index_copy(0, members, part)
     return y_BRSD
 
 
 def _mix_aligned(mixer: Mixer, v_BJSD: Tensor, mask: CausalMask, pads: int) -> Tensor:
-    """Outputs of those queries of this forward that are text, for sequences with equally many padding tokens."""
+    """Return the outputs of the queries that are not padding, (B, at most R, S, D).
+
+    pads: number of padding tokens at the left, the same for all sequences.
+    """
     stop = mask.q_offset + mask.q_length
     if mask.is_prefill:
         return mixer.mix_all(v_BJSD[:, pads:stop], mask.window) if pads < stop else v_BJSD[:, :0]

@@ -21,7 +21,7 @@ from saf_titan.hf.tokenizer_files import read_tokenizer
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    # the harness is an optional dependency, and takes seconds to import
+    # the harness is an optional dependency, and its import takes seconds
     try:
         import datasets
 
@@ -82,7 +82,10 @@ def finetune(args: argparse.Namespace) -> int:
 
 
 def _device(name: str | None) -> torch.device:
-    """The device of a name that was given, or the best there is. ValueError for one that is not here."""
+    """Return the device of this name; without a name, a GPU if there is one, else the CPU.
+
+    Raises ValueError if there is no such device.
+    """
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=device)
@@ -96,13 +99,13 @@ _EXAMPLES = input_file("a file of the task, as its authors published it")
 
 
 def add_task_commands(commands: Any) -> None:
-    """Add both to the commands of a parser."""
+    """Add the commands `evaluate` and `finetune` to the subparsers of a parser."""
     command = commands.add_parser("evaluate", help="tasks of the evaluation harness (lm-eval)")
     command.add_argument("model", metavar="MODEL_DIR")
     command.add_argument(
-        "--tasks", required=True, metavar="NAME|FILE.yaml,...", help="of the harness, or defined by you"
+        "--tasks", required=True, metavar="NAME|FILE.yaml,...", help="tasks of the harness, or your own"
     )
-    command.add_argument("--num-fewshot", type=AT_LEAST_0, metavar="N", help="solved examples in a prompt")
+    command.add_argument("--num-fewshot", type=AT_LEAST_0, metavar="N", help="solved examples per prompt")
     command.add_argument("--limit", type=AT_LEAST_1, metavar="N", help="examples of each task; default: all")
     command.add_argument("--batch-size", type=AT_LEAST_1, default=8, metavar="N", help="default: 8")
     command.add_argument("--device", help="default: cuda if there is one, else cpu")
@@ -113,10 +116,12 @@ def add_task_commands(commands: Any) -> None:
     command.add_argument("model", type=Path, metavar="MODEL_DIR")
     command.add_argument("--task", required=True, choices=TASKS)
     command.add_argument("--data", type=_EXAMPLES, required=True, metavar="FILE", help="the official training file")
-    command.add_argument("--eval", type=_EXAMPLES, metavar="FILE", help="the official validation file, looked at once")
+    command.add_argument("--eval", type=_EXAMPLES, metavar="FILE", help="the official validation file, used once")
     epochs = command.add_mutually_exclusive_group()
-    epochs.add_argument("--epochs", type=AT_LEAST_1, default=3, metavar="N", help="the best of so many; default: 3")
-    epochs.add_argument("--fixed-epochs", type=AT_LEAST_1, metavar="N", help="so many, and the last one is taken")
+    epochs.add_argument(
+        "--epochs", type=AT_LEAST_1, default=3, metavar="N", help="epochs to choose the best from; default: 3"
+    )
+    epochs.add_argument("--fixed-epochs", type=AT_LEAST_1, metavar="N", help="epochs; the last one is saved")
     command.add_argument("--batch-size", type=AT_LEAST_1, default=16, metavar="N", help="default: 16")
     command.add_argument("--micro-batch", type=AT_LEAST_1, metavar="N", help="texts at a time; default: the batch")
     command.add_argument("--learning-rate", type=POSITIVE, default=2e-5, metavar="X", help="default: 2e-5")

@@ -1,7 +1,4 @@
-"""Token windows of a text or of a folder of shards, for calibration and for the loss.
-
-Legend: N windows, T time.
-"""
+"""Cut windows of tokens from a text or a folder of shards, and limit their length, for calibration and for the loss."""
 
 from __future__ import annotations
 
@@ -18,24 +15,27 @@ from saf_titan.hf.tokenizer_files import opening_ids, read_tokenizer
 
 
 def longest_text(model: Any) -> int | None:
-    """The most tokens that a model can read: its positions, or the length that its static heads are fitted to.
+    """Return the largest number of tokens that a model can read at once; None for no limit.
 
-    None where neither is limited.
+    The positions of the model and the length that its static heads are fitted to are limits.
     """
     return min((limit for limit, _ in _limits(model)), default=None)
 
 
 def require_length(model: Any, num_tokens: int, *, remedy: str) -> None:
-    """Raise ValueError, which says the limit and ends with the remedy, beyond the limit of a model."""
+    """Raise ValueError if a text of `num_tokens` is longer than a model can read.
+
+    remedy: what to do about it, as the end of the message.
+    """
     limit, reason = min(_limits(model), default=(num_tokens, ""))
     if num_tokens > limit:
         raise ValueError(f"{num_tokens} tokens are more than the model is defined for: {reason}; {remedy}")
 
 
 def _limits(model: Any) -> list[tuple[int, str]]:
-    """Each limit of the length of a text, in tokens, with its reason."""
+    """Return each limit of the length of a text, in tokens, with its reason as a clause."""
     limits = (
-        # None while static heads are pruned: nothing has a length there
+        # None without static heads, and if all of them are pruned
         (model.fitted_length, "its static heads are fitted to sequences of {} tokens"),
         (getattr(model.config, "max_position_embeddings", None), "it has positions for {} tokens"),
     )
@@ -43,7 +43,7 @@ def _limits(model: Any) -> list[tuple[int, str]]:
 
 
 def require_known_ids(ids: Iterable[int], vocab_size: int, *, model: str | Path) -> None:
-    """Raise ValueError if a tokenizer gave ids that its model has no embedding for."""
+    """Raise ValueError if the tokenizer of a model has given an id for which the model has no embedding."""
     largest = max(ids, default=0)
     if largest >= vocab_size:
         raise ValueError(
@@ -55,13 +55,19 @@ def require_known_ids(ids: Iterable[int], vocab_size: int, *, model: str | Path)
 def text_windows(
     path: Path, model: str | Path, num_windows: int | None, length: int, *, vocab_size: int | None = None
 ) -> Excerpts:
-    """Windows of a text file by the tokenizer that lies beside a model, which also says how a text begins.
+    """Cut windows from a text file that is read with the tokenizer of a model.
 
-    num_windows: that many, spread evenly over the text; None: all of them.
-    length: tokens of a window, those that it begins with included.
-    vocab_size: ids that the model knows; None if they need not be looked at.
-    Raises ValueError for a file that is no UTF-8 text or too short, for a model without a tokenizer, and for a
-    tokenizer with ids that the model does not know.
+    Each window begins with the ids that the tokenizer puts before every text; see `opening_ids`.
+
+    Args:
+        path: the text file.
+        model: the folder or .gguf file of the model.
+        num_windows: number of windows, spread evenly over the text; None for all.
+        length: tokens per window, including those that it begins with.
+        vocab_size: number of ids that the model knows; None to skip this check.
+
+    Raises ValueError if the file is not UTF-8 text or is too short, the model has no tokenizer, or the tokenizer gives
+    ids that the model does not know.
     """
     text = read_utf8(path)
     tokenizer = read_tokenizer(model)
@@ -81,9 +87,15 @@ def text_windows(
 def shard_windows(
     folder: Path, num_windows: int | None, length: int, *, vocab_size: int, opening: tuple[int, ...] = ()
 ) -> Excerpts:
-    """Windows of the held-out split of a folder that `rust_data.tokenize` wrote.
+    """Cut windows from the held-out split of a folder that `rust_data.tokenize` has written.
 
-    opening: the ids that each window begins with, which count for its length; see `opening_ids`.
+    Args:
+        folder: the folder of shards.
+        num_windows: number of windows, spread evenly over the split; None for all.
+        length: tokens per window, including those of `opening`.
+        vocab_size: number of ids that the model knows.
+        opening: ids that each window begins with; see `opening_ids`.
+
     Raises ValueError if the shards have ids that the model does not know, or are too short.
     """
     stream = open_corpus(folder, splits=("val",)).stream("val")

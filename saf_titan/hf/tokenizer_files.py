@@ -1,4 +1,4 @@
-"""Tokenizers beside models: read, copied, or made from that of a corpus."""
+"""Read the tokenizer in the folder of a model, and write the tokenizer of a corpus into such a folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from saf_titan.data.tokenizer import find_tokenizer
 
 
 def read_tokenizer(model: str | Path) -> Any:
-    """The tokenizer in the folder of a model, or in its .gguf file. ValueError if there is none that can be read."""
+    """Return the tokenizer in the folder or .gguf file of a model. Raises ValueError if none can be read there."""
     path, settings = Path(model), {}
     if path.suffix == ".gguf":
         path, settings = path.parent, {"gguf_file": path.name}
@@ -27,13 +27,13 @@ def read_tokenizer(model: str | Path) -> Any:
         reason = next(iter(str(error).splitlines()), "").rstrip(": ")
         if not isinstance(error, ValueError | OSError):
             reason = f"{type(error).__name__}: {reason}"
-        raise ValueError(
-            f"{model} has no tokenizer that transformers can read ({reason}): copy its tokenizer files there"
-        ) from error
+        is_gguf = "gguf_file" in settings
+        remedy = "the file may be damaged, copy it again" if is_gguf else "copy its tokenizer files there"
+        raise ValueError(f"{model} has no tokenizer that transformers can read ({reason}): {remedy}") from error
 
 
 def opening_ids(tokenizer: Any) -> tuple[int, ...]:
-    """The ids that a tokenizer puts before every text, such as Gemma's <bos>; empty for most of GPT-2's kind."""
+    """Return the ids that a tokenizer puts before every text: Gemma's puts <bos> there, GPT-2's nothing."""
     whole: list[int] = tokenizer("a")["input_ids"]
     bare: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
     for count in range(len(whole) - len(bare) + 1):
@@ -43,12 +43,15 @@ def opening_ids(tokenizer: Any) -> tuple[int, ...]:
 
 
 def write_tokenizer(run: RunConfig, out: Path, given: str | None = None) -> tuple[str, int | None]:
-    """Write the tokenizer that the run's corpus was made with, if it is known.
+    """Write the tokenizer that the run's corpus was made with into a folder, if it is known.
 
-    given: name or file to take in its place, as in `find_tokenizer`.
+    Args:
+        run: the configuration of the run.
+        out: the folder.
+        given: name or file of the tokenizer, if it is not where `find_tokenizer` looks for it.
 
-    Returns a phrase that says what was done, and the id of the end-of-text token, None without a tokenizer. Raises
-    ValueError if ``given`` is not the tokenizer of the corpus.
+    Returns a phrase that says what was done, and the id of the end-of-text token (None if the tokenizer is unknown).
+    Raises ValueError if ``given`` is not the tokenizer of the corpus.
     """
     try:
         ours = find_tokenizer(Path(run.data.path), given, vocab_size=run.shape.vocab_size)
@@ -67,21 +70,21 @@ def write_tokenizer(run: RunConfig, out: Path, given: str | None = None) -> tupl
 
 
 def _backend(ours: rust_data.Tokenizer) -> Tokenizer | None:
-    """The same tokenizer for transformers; None for one of tiktoken's, whose file is no tokenizer.json."""
+    """Return the same tokenizer for transformers; None for a tokenizer of tiktoken, which has no tokenizer.json."""
     if ours.file is None:
         return gpt2_tokenizer() if ours.name in BUNDLED else None
     tokenizer = Tokenizer.from_file(str(ours.file))
-    # the corpus has the ids of the texts alone, without what a file may put around them
+    # the corpus has the ids of the texts alone; a post-processor would add ids around them
     tokenizer.post_processor = None
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
 def gpt2_tokenizer() -> Tokenizer:
-    """GPT-2's tokenizer from the merges that `rust_data` bundles."""
+    """Return GPT-2's tokenizer, made from the merges that `rust_data` bundles."""
     lines = (Path(rust_data.__file__).parent / "assets/gpt2/vocab.bpe").read_text(encoding="utf-8").splitlines()
     merges = [(a, b) for a, b in (line.split(" ") for line in lines if line and not line.startswith("#version"))]
-    # ids: the 256 bytes, printable ones first, then one for each merge
+    # the ids of the 256 bytes come first, printable bytes before the others; then comes an id for each merge
     letters = _byte_letters()
     names = [*letters, *("".join(pair) for pair in merges), "<|endoftext|>"]
     vocabulary = {name: number for number, name in enumerate(names)}
@@ -93,7 +96,7 @@ def gpt2_tokenizer() -> Tokenizer:
 
 
 def _byte_letters() -> list[str]:
-    """The letter that stands for each byte, in the order of GPT-2's ids: printable bytes, then the others."""
+    """Return the character that stands for each byte, in the order of GPT-2's ids: printable bytes, then the others."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return [*map(chr, printable), *(chr(256 + n) for n in range(len(others)))]

@@ -1,6 +1,6 @@
 """Causal self-attention in which some heads are static: fixed patterns in place of queries and keys.
 
-Shapes: B batch, T time, C model width, H query heads, K kv heads, U live heads, S static heads, D head width.
+Legend: B batch, T time, C model width, H query heads, K kv heads, U live heads, S static heads, D head width.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Separate Q, K and V projections that can skip the rows of static heads.
 
 With grouped queries, H / K query heads share a kv head, whose keys are skipped once the whole group is static.
-Shapes: B batch, T time, C model width, H query heads, K kv heads, U live query heads, D head width.
+Legend: B batch, T time, C model width, H query heads, K kv heads, U live query heads, D head width.
 """
 
 from __future__ import annotations

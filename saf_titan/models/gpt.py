@@ -1,6 +1,6 @@
 """The GPT decoder: pre-LayerNorm, exact GELU, tied embeddings, RoPE or learned positions.
 
-Module names follow torchtitan (``layers.N.attention.qkv_linear.wq`` ...). Shapes: B batch, T time, C model width.
+Module names follow torchtitan (``layers.N.attention.qkv_linear.wq`` ...). Legend: B batch, T time, C model width.
 """
 
 from __future__ import annotations

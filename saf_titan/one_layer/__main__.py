@@ -24,7 +24,7 @@ import numpy as np
 from saf_titan.fields.command_line import Parser, note_unused, run_command, value_of
 from saf_titan.fields.ranges import Range
 from saf_titan.one_layer import theory
-from saf_titan.one_layer.experiments import Arm, figure_2, run_arm, sweep
+from saf_titan.one_layer.experiments import Arm, figure_2, predicted_start, run_arm, sweep
 from saf_titan.one_layer.picture import save_maps, save_sweep, save_table
 from saf_titan.one_layer.setting import PARAMETRIZATIONS, Ramp, Task
 from saf_titan.one_layer.train import OPTIMIZERS, Progress, Training
@@ -72,14 +72,14 @@ def sweep_ratios(args: argparse.Namespace) -> int:
     _folder(args)
     arms = sweep(training, args.ratio, progress=_progress)
     grid = np.geomspace(min(args.ratio) / 2, max(args.ratio) * 2, 60)
-    scale = training.init_scale if training.aligned else 0.1
-    initial = theory.start(args.parametrization, training.task, singular_value=scale)
+    initial = predicted_start(training)
 
     def mass(ratio: float) -> float:
         name, loss = args.parametrization, args.until_loss
         return theory.predicted_mass(name, training.task, ratio, at_loss=loss, initial=initial)
 
-    curve = [(ratio, mass(ratio)) for ratio in grid.tolist()]
+    # like the column of the table, the picture has no prediction where the theory does not cover the training
+    curve = [] if initial is None else [(ratio, mass(ratio)) for ratio in grid.tolist()]
     save_sweep(_folder(args) / "sweep.png", arms, curve)
     return _finish(args, "sweep", arms)
 

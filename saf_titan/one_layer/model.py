@@ -4,7 +4,7 @@ Source: arXiv 2608.06776, eq. (1). There is no 1/sqrt(d), no bias, no position a
 part of X. W_QK = W_K W_Q^T and W_OV = W_O W_V are each one matrix (collapsed) or a product of two (factorized).
 Embeddings are one-hot, because gradient descent with any other orthonormal embedding does the same in another basis.
 
-Shapes: S seeds, B sequences, T tokens of a sequence, V token types (and width of the model), M outputs, K classes.
+Legend: S seeds, B sequences, T tokens of a sequence, V token types (and width of the model), M outputs, K classes.
 """
 
 from __future__ import annotations
@@ -79,10 +79,13 @@ class OneLayer(nn.Module):
         return Output(mass_SBV @ ov_SMV.mT, attention_SBT)
 
     @torch.no_grad()
-    def init_random(self, std: float, generator: torch.Generator) -> None:
-        """Draw every entry from N(0, std^2)."""
-        for parameter in self.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * std)
+    def init_random(self, std: float, first_seed: int) -> None:
+        """Draw every entry from N(0, std^2); model s with the seed `first_seed` + s, whatever the number of models."""
+        for s in range(self.seeds):
+            generator = torch.Generator().manual_seed(first_seed + s)
+            for parameter in self.parameters():
+                drawn = torch.randn(parameter.shape[1:], generator=generator, dtype=torch.float64)
+                parameter[s] = drawn * std
 
     @torch.no_grad()
     def init_aligned(self, singular_value: float) -> None:

@@ -39,11 +39,15 @@ def save_maps(path: Path, arms: Sequence[Arm]) -> None:
 
 
 def save_sweep(path: Path, arms: Sequence[Arm], curve: Sequence[tuple[float, float]]) -> None:
-    """Plot 1 - mass against the ratio: mean and deviation of trained seeds, and the theory's `curve` (ratio, mass)."""
+    """Plot 1 - mass against the ratio: mean and deviation of trained seeds, and the theory's `curve` (ratio, mass).
+
+    An empty curve is left out.
+    """
     figure = Figure(figsize=(4.8, 3.4), layout="constrained", dpi=150)
     axes = figure.subplots()
-    ratios, masses = np.array(curve).T
-    axes.plot(ratios, 1 - masses, color="0.5", label="theory (population flow)")
+    if curve:
+        ratios, masses = np.array(curve).T
+        axes.plot(ratios, 1 - masses, color="0.5", label="theory (population flow)")
     trained = np.array([float(arm.title) for arm in arms])
     missing_AS = np.array([1 - arm.result.mass_S.numpy() for arm in arms])
     axes.errorbar(trained, missing_AS.mean(1), yerr=missing_AS.std(1), fmt="o", capsize=3, label="trained")

@@ -1,6 +1,6 @@
 """Train one-layer models on class-token sequences until they reach a loss.
 
-Shapes: S seeds, B sequences, N sequences of the test set, T tokens of a sequence, M outputs.
+Legend: S seeds, B sequences, N sequences of the test set, T tokens of a sequence, M outputs.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Training:
     double: bool = False
     """Compute in float64."""
     first_seed: int = 0
+    """Model s of the S models takes its initial weights and its sequences from the seed `first_seed` + s."""
 
     def __post_init__(self) -> None:
         for name in ("rate", "init_scale"):
@@ -116,7 +117,7 @@ def train(training: Training, *, test_sequences: int = 1000, progress: Progress 
     if training.aligned:
         model.init_aligned(training.init_scale)
     else:
-        model.init_random(training.init_scale, torch.Generator().manual_seed(training.first_seed))
+        model.init_random(training.init_scale, training.first_seed)
     test = _whole_task(training) if training.optimizer == "gd" else _drawn(training, test_sequences, 0, _TEST_SEED)
     check_every = 1 if training.optimizer == "gd" else 10
     optimizer = _optimizer(training, model)

@@ -19,7 +19,7 @@ Two kinds of errors add up:
   x is at most n u |w|_2 |x|_2, with n counted by `fft_roundings`.
 
 Everything is computed in fp64 from scale = exp(alpha), weight = exp(rho) and Z. u is the unit roundoff of fp32.
-Shapes: H static heads, T lags or positions (T_fit), R exponentials.
+Legend: H static heads, T lags or positions (T_fit), R exponentials.
 """
 
 from __future__ import annotations

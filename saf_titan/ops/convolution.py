@@ -3,7 +3,7 @@
 Terms that run over the end of a convolution of length N wrap around to its front. A cyclic convolution adds them there
 and a negacyclic one subtracts them, so they cancel in the mean. Multiplying the inputs by exp(-i pi n / N), and the
 result by its inverse, turns one into the other. Transforms and buffers are half as long as for a padded convolution.
-Shapes: H static heads, T time, N samples of a transform; 2 cyclic and negacyclic.
+Legend: H static heads, T time, N samples of a transform; 2 cyclic and negacyclic.
 """
 
 from __future__ import annotations

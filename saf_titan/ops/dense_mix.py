@@ -4,7 +4,7 @@ For control experiments with patterns that alpha and rho cannot describe. O(T^2)
 upper triangle is neither read nor multiplied. The matrices are float32, and sums are float32 at least, whatever the
 dtype of the values.
 
-Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim, X batch times head dim.
+Legend: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim, X batch times head dim.
 """
 
 from __future__ import annotations

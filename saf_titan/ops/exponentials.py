@@ -3,7 +3,7 @@
 weight[d] = sum_r far[0, r] far[1, r] ** (d - BAND - 1) for lags d > BAND; nearer lags stay exact. The decays far[1] are
 those of a grid of time constants; the last is exp(c), which is a constant weight in the gauge c. The coefficients
 far[0] are fitted per head. `certificate.far_error` bounds the error of the fit in every row.
-Shapes: H static heads, T lags (T_fit), L sampled lags, R exponentials; 2 coefficients and decays.
+Legend: H static heads, T lags (T_fit), L sampled lags, R exponentials; 2 coefficients and decays.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def for_kernels(T: int, longest: int, cu_seqlens: Tensor, device: torch.device) 
 
 
 class DocumentTables:
-    """Tables of the documents in one sequence. Shapes: T time, E documents, W blocks."""
+    """Tables of the documents in one sequence. Legend: T time, E documents, W blocks."""
 
     def __init__(self, T: int, longest: int, cu_seqlens: Tensor, device: torch.device) -> None:
         self.T = T

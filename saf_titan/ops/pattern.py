@@ -9,7 +9,7 @@ Two steps keep the error of the convolution small in fp32:
   the error bound of the convolution.
 - The M heaviest columns (attention sinks) are left out of the convolution and applied as one dense T x M block.
 
-Shapes: H static heads, T lags or positions (T_fit), M heavy columns, R exponentials, P fast paths, N samples of
+Legend: H static heads, T lags or positions (T_fit), M heavy columns, R exponentials, P fast paths, N samples of
 a transform.
 """
 

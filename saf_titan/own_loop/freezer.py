@@ -1,6 +1,6 @@
 """The freeze in a training loop of your own, called between two optimizer steps.
 
-Shapes: B sequences, T time.
+Legend: B sequences, T time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Attention for a model of your own: everything between the input projection and the output projection of a layer.
 
-Shapes: B batch, T time, C model width, H query heads, K kv heads, U live heads, S static heads, D head width.
+Legend: B batch, T time, C model width, H query heads, K kv heads, U live heads, S static heads, D head width.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The page that shows several runs side by side, for studies and for `python -m saf_titan.analysis report RUN RUN`.
 
-Runs come in groups: an arm of a study with a run a seed, or a single run.
+Runs come in groups: an arm of a study with one run for each seed, or a single run.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def comparison(title: str, groups: Sequence[Group], *, lead: Iterable[str] = ())
 
 
 def _problems(groups: Sequence[Group]) -> Iterator[str]:
-    """What is damaged or missing in the folder of a run, so that nothing is left out of the page without a word."""
+    """Yield a note for everything that is damaged or missing in the folder of a run, so that the page says so."""
     for group in groups:
         for log in group.logs:
             name = group.name if len(group.logs) == 1 else f"{group.name}, {log.folder.name}"
@@ -76,13 +76,13 @@ def _problems(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _settings(groups: Sequence[Group]) -> Iterator[str]:
-    """The settings in which the groups differ."""
+    """Yield the section of the settings in which the groups differ."""
     configs = [next((log.config for log in group.logs if log.config), None) for group in groups]
     known = [config for config in configs if config is not None]
     rows = []
     for section in dataclasses.fields(known[0]) if len(known) > 1 else ():
         values = [getattr(config, section.name) if config else None for config in configs]
-        # seeds and folders differ by design
+        # seeds and folders always differ
         if section.name in ("dump_folder", "debug") or not dataclasses.is_dataclass(getattr(known[0], section.name)):
             continue
         for item in dataclasses.fields(getattr(known[0], section.name)):
@@ -142,7 +142,7 @@ def _loss(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def static_slots(log: RunLog) -> tuple[set[Head], tuple[int, int]] | None:
-    """Static heads of a run at its end, and the layers and heads of its model; None where that is not known."""
+    """Return the static heads of a run at its end, and (layers, heads) of its model; None if they are not known."""
     events = read_events(log)
     if not events or events[-1].plan is None or log.config is None:
         return None
@@ -151,12 +151,12 @@ def static_slots(log: RunLog) -> tuple[set[Head], tuple[int, int]] | None:
 
 
 def overlap(first: set[Head], second: set[Head]) -> float:
-    """Jaccard index of two sets of heads: heads in both / heads in any; 1 for two empty sets."""
+    """Return the Jaccard index of two sets of heads: heads in both / heads in any; 1 for two empty sets."""
     return len(first & second) / len(first | second) if first | second else 1.0
 
 
 def _heads(groups: Sequence[Group]) -> Iterator[str]:
-    """Which heads each group froze, and how far the choices agree."""
+    """Yield the section of which heads each group froze, and how far the choices agree."""
     chosen = {group.name: [static_slots(log) for log in group.logs] for group in groups}
     found = {name: [slots for slots in runs if slots is not None] for name, runs in chosen.items()}
     found = {name: runs for name, runs in found.items() if runs}
@@ -195,7 +195,7 @@ def _head_caption(runs: Sequence[tuple[set[Head], tuple[int, int]]]) -> str:
 
 
 def _cost(groups: Sequence[Group]) -> Iterator[str]:
-    """What freezing took and gave: time of its stages, speed of a step before and after, memory."""
+    """Yield the section of time and memory: stages of the freezes, speed of a step before and after, peak memory."""
     columns = [
         "run",
         "calibrate",

@@ -33,13 +33,13 @@ def loss_figure(groups: Sequence[Group], axis: Axis) -> str:
         figure, axes = _axes()
         lines = 0
         for number, group in enumerate(groups):
-            curves = [curve for log in group.logs if len((curve := _curve(log, axis))[0]) > 1]
-            if not curves:
+            drawn = [(log, curve) for log in group.logs if len((curve := _curve(log, axis))[0]) > 1]
+            if not drawn:
                 continue
-            grid_N, mean_N = _mean_curve(curves)
+            grid_N, mean_N = _mean_curve([curve for _, curve in drawn])
             colour, line = look(number)
             axes.plot(grid_N, mean_N, color=colour, linestyle=line, linewidth=1.4)
-            for log, (positions_N, _) in zip(group.logs, curves, strict=False):
+            for log, (positions_N, _) in drawn:
                 end = final_validation(log)
                 if end is not None and abs(end.loss) < DIVERGED:
                     axes.plot(positions_N[-1], end.loss, color=colour, marker="o", markersize=4)
@@ -108,12 +108,12 @@ def _finish(figure: Figure, axes: Axes) -> str:
 
 
 def look(number: int) -> tuple[str, str]:
-    """Colour and style of the line of a group, for its figures and their legend."""
+    """Return colour and style of the line of a group, for its figures and their legend."""
     return _COLOURS[number % len(_COLOURS)], _LINES[number // len(_COLOURS) % len(_LINES)]
 
 
 def _curve(log: RunLog, axis: Axis) -> tuple[np.ndarray, np.ndarray]:
-    """The smoothed training loss of a run: (N,) positions and (N,) losses."""
+    """Return the smoothed training loss of a run: (N,) positions and (N,) losses."""
     rows = [row for row in log.train if abs(row.loss) < DIVERGED and np.isfinite(getattr(row, axis))]
     positions_N = np.array([getattr(row, axis) for row in rows], dtype=float)
     losses_N = np.array([row.loss for row in rows], dtype=float)
@@ -121,7 +121,7 @@ def _curve(log: RunLog, axis: Axis) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _mean_curve(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of several curves on an axis that all of them cover."""
+    """Return the mean of several curves, on the part of the axis that all of them cover."""
     low = max(positions_N[0] for positions_N, _ in curves)
     high = max(low, min(positions_N[-1] for positions_N, _ in curves))
     grid_N = np.linspace(low, high, _POINTS)

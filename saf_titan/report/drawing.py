@@ -1,4 +1,4 @@
-"""What all figures share: size, style, colours, and the way to SVG in the page's text colour.
+"""What all figures share: size, style, colours, and the conversion to SVG in the page's text colour.
 
 Every figure is at most `WIDTH` inches wide. On a phone of 390 pixels it is then scaled to three quarters at least, and
 its labels stay readable. Wider figures are made of several that the page sets side by side.
@@ -64,5 +64,5 @@ def to_svg(figure: Figure) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
-    # HTML wants the element without the XML prologue
+    # inside HTML the element stands without the XML prologue
     return text[text.index("<svg") :].replace(INK, "currentColor")

@@ -1,6 +1,6 @@
 """The map of all heads, layers by heads: one metric at a time, and the panel of a head on click.
 
-`report.js` makes it move. Without JavaScript, and on paper, the page shows the first metric with its marks.
+`report.js` makes it interactive. Without JavaScript, and on paper, the page shows the first metric with its marks.
 
 Legend: L layers, H query heads, P blocks of the pooled attention maps.
 """
@@ -54,7 +54,7 @@ def head_explorer(maps: HeadMaps, label: str) -> str:
 
 
 def _first(maps: HeadMaps) -> str:
-    """The head whose panel is open at first: one that was made static, else any with a panel."""
+    """Return the name of the head whose panel is open at first: one that was made static, else any with a panel."""
     by_mark = [slot for mark in _SIGNS for slot, of_slot in maps.marks.items() if of_slot == mark]
     return next((head_name(*slot) for slot in (*by_mark, *maps.pictures) if slot in maps.pictures), "")
 
@@ -84,14 +84,14 @@ def _grid(maps: HeadMaps, drawn: dict[str, Any], label: str) -> str:
 
 
 def _drawn(metric: Metric) -> dict[str, Any]:
-    """A metric as the page needs it: for each head the index of its colour, and its value as text."""
+    """Return a metric as values of JSON for the page: for each head the index of its colour, and its value as text."""
     index_LH, scale = color_index(metric)
     same = scale.low if bool(metric.values_LH.isfinite().any()) else math.nan
     meaning = f"{metric.meaning[:1].upper()}{metric.meaning[1:]}{' (logarithmic scale)' if scale.is_log else ''}."
     return {
         "name": metric.name,
         "meaning": meaning,
-        # one number says it where all heads have the same
+        # a single number where all heads have the same value
         "low": _number(scale.low) if scale.low < scale.high else f"{_number(same)} for every head",
         "high": _number(scale.high) if scale.low < scale.high else "",
         "color": index_LH.flatten().tolist(),
@@ -112,7 +112,7 @@ def _panel(pictures: HeadPictures) -> dict[str, Any]:
 
 
 def _cells(index_PP: NDArray[np.int64]) -> str:
-    """The causal half of a map, row by row, a byte a block: the index of its colour."""
+    """Return the causal half of a map in base64, row by row: one byte for each block, the index of its colour."""
     return base64.b64encode(index_PP[np.tril_indices(len(index_PP))].astype(np.uint8).tobytes()).decode()
 
 

@@ -91,7 +91,7 @@ def _draw_loss(axes: Axes, log: RunLog, first: int, last: int) -> None:
 
 
 def circuit_update_figure(log: RunLog) -> str | None:
-    """Draw the relative update of both circuits against the step, a thin line a layer and a thick one for their mean.
+    """Draw the relative update of both circuits against the step: thin lines for layers, a thick one for their mean.
 
     None if no update was measured that can be drawn on a logarithmic axis.
     """
@@ -100,7 +100,7 @@ def circuit_update_figure(log: RunLog) -> str | None:
 
 
 def circuit_attention_figure(log: RunLog) -> str | None:
-    """Draw entropy, sink and recent mass of attention against the step, thin for each layer, thick for the mean.
+    """Draw entropy, sink mass and recent mass of attention against the step: thin for layers, thick for their mean.
 
     None if attention was not measured.
     """

@@ -6,12 +6,12 @@ from saf_titan.report.rows import perplexity
 
 
 def loss_text(loss: float) -> str:
-    """A loss in nats per token with its perplexity: "3.7500 (perplexity 42.52)"."""
+    """Return a loss in nats per token as text, with its perplexity: "3.7500 (perplexity 42.52)"."""
     return f"{loss:.4f} ({perplexity_text(loss)})"
 
 
 def perplexity_text(loss: float) -> str:
-    """The perplexity of a loss in nats per token: "perplexity 42.51", "perplexity 1,744", "perplexity 3.1M"."""
+    """Return the perplexity of a loss in nats per token as text: "perplexity 42.51", "perplexity 1,744"."""
     value = perplexity(loss)
     if not value < 1e5:
         return f"perplexity {short(value)}"
@@ -19,14 +19,14 @@ def perplexity_text(loss: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """A time with three digits: "0.412 s", "95.2 s", "12 min"."""
+    """Return a time as text with three digits: "0.412 s", "95.2 s", "12 min"."""
     if seconds >= 100:
         return f"{seconds / 60:.3g} min"
     return f"{seconds:.3g} s"
 
 
 def short(number: float) -> str:
-    """A number with three digits and a unit: "42.5", "812", "22.1K", "1.2M", "3B"."""
+    """Return a number as text with three digits and a unit: "42.5", "812", "22.1K", "1.2M", "3B"."""
     if not math.isfinite(number):
         return str(number)
     if number >= 1e15:
@@ -38,10 +38,10 @@ def short(number: float) -> str:
 
 
 def count(number: int, singular: str) -> str:
-    """A number with its noun, which takes an s in the plural: "1 head", "8 heads"."""
+    """Return a number with its noun, whose plural ends in s: "1 head", "8 heads"."""
     return number_of(number, singular, f"{singular}s")
 
 
 def number_of(number: int, singular: str, plural: str) -> str:
-    """A number with its noun, where the plural is irregular."""
+    """Return a number with its noun, in the singular or in the given plural."""
     return f"{number:,} {singular if number == 1 else plural}"

@@ -15,12 +15,12 @@ from saf_titan.report.summary import StepTime, final_validation, step_time, vali
 
 
 def loss_card(name: str, loss: float) -> tuple[str, str]:
-    """A loss with its perplexity, for `markup.cards`."""
+    """Return a loss with its perplexity as a card for `markup.cards`."""
     return f"{name} ({perplexity_text(loss)})", f"{loss:.4f}"
 
 
 def speed_card(times: StepTime) -> tuple[str, str]:
-    """The change of the step time, for `markup.cards`."""
+    """Return the change of the step time as a card for `markup.cards`."""
     if times.problem or times.speedup is None:
         return "speed of a step after / before", "not measurable"
     speed = times.speedup
@@ -28,7 +28,7 @@ def speed_card(times: StepTime) -> tuple[str, str]:
 
 
 def freeze(log: RunLog, event: FreezeEvent, num_patterns: int) -> Iterator[str]:
-    """One freeze: which heads were chosen and why, and what it did to the loss and the step time."""
+    """Yield the section of one freeze: which heads were chosen and why, and its effect on loss and step time."""
     yield markup.heading(f"Freeze after step {event.step:,}")
     if event.problem:
         yield markup.paragraph(event.problem, "note")
@@ -98,7 +98,7 @@ def _effects(log: RunLog, event: FreezeEvent) -> Iterator[tuple[str, str]]:
 
 
 def undone(log: RunLog) -> Iterator[str]:
-    """The freezes that were tried and undone; nothing if there are none."""
+    """Yield the section of the freezes that were tried and undone; nothing if there are none."""
     if not log.undone:
         return
     yield markup.heading("Undone freezes")

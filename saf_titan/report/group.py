@@ -1,4 +1,4 @@
-"""What is compared on a page of several runs."""
+"""A group of runs, which is compared with other groups on one page."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from saf_titan.report.run_log import RunLog
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Runs that differ by their seed at most."""
+    """Runs that differ in their seeds only, or a single run."""
 
     name: str
     logs: tuple[RunLog, ...]
-    """The runs, from the step on that is to be shown."""
+    """The runs, without the steps that the page does not show."""
     before: tuple[RunLog, ...] = ()
-    """The same runs with the steps that they were branched from, in the same order; empty: as `logs`. From these the
-    speed before a freeze is taken."""
+    """The same runs, in the same order, with the steps of the runs that they were branched from; empty if `logs` have
+    all steps. The speed before a freeze is measured on these."""
 
     @property
     def with_parents(self) -> tuple[RunLog, ...]:

@@ -96,7 +96,7 @@ def maps_of_freeze(calibration: Calibration, plan: StaticPlan, step: int) -> Hea
     # in the order in which they were chosen
     marks |= {head.slot: "static" for head in sorted(plan.heads, key=lambda head: head.rank) if head.step == step}
     return HeadMaps(
-        # a random choice or a list goes by no score
+        # the selectors "random" and "list" have no score
         metrics=metrics_of(
             calibration, first=plan.selector if plan.selector in calibration.all_scores() else "variance"
         ),
@@ -133,7 +133,7 @@ def metrics_of(calibration: Calibration, *, first: str = "variance") -> tuple[Me
 
 
 def _meaning(score: str) -> str:
-    """What a score says; a plan of a later version may name one that this version does not know."""
+    """Return what a score says, also of a score that this version does not know, from a plan of a later version."""
     known = SELECTORS.get(score)
     return f"{known.doc}; low: more static" if known else "low: more static"
 
@@ -173,7 +173,7 @@ def pictures_of(calibration: Calibration, plan: StaticPlan | None = None) -> dic
 def _mean_curves(calibration: Calibration, slot: Head) -> Iterator[Curve]:
     T = calibration.seq_len
     keys_T = torch.arange(T, 0, -1, dtype=torch.float64)
-    # a key is seen by T - j queries, a distance occurs in T - k rows
+    # key j is seen by T - j queries (without a window), and distance k occurs in T - k rows
     for name, axis, mass_T in (
         ("mean attention by key", "position of the key + 1", calibration.column_mass_LHT[slot] / keys_T),
         ("mean attention by distance", "distance + 1", calibration.diagonal_mass_LHT[slot] / keys_T),

@@ -32,7 +32,7 @@ _DASHES = {"-": "none", "--": "7 3", ":": "2 3", "-.": "7 3 2 3"}
 
 
 def page(title: str, body: Iterable[str]) -> str:
-    """A whole document; it loads no other file."""
+    """Return a whole HTML document, which loads no other file."""
     style, script = (
         files(__package__).joinpath(f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")
     )
@@ -53,13 +53,13 @@ def paragraph(text: str, kind: str = "") -> str:
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """A list of names and values."""
+    """Return a list of names and values."""
     items = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in pairs)
     return f"<dl>{items}</dl>"
 
 
 def cards(pairs: Sequence[tuple[str, str]]) -> str:
-    """Pairs of (name, number): the numbers in large type, each above its name."""
+    """Return cards for pairs of (name, number): the numbers in large type, each above its name."""
     items = "".join(
         f'<div class="card"><b>{escape(value)}</b><span>{escape(name)}</span></div>' for name, value in pairs
     )
@@ -67,12 +67,12 @@ def cards(pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def figure(svg: str, caption: str, *, numbers: str = "", legend: Sequence[tuple[str, str, str]] = ()) -> str:
-    """An inline figure; the caption also names it for screen readers.
+    """Return an inline figure; its caption also names it for screen readers.
 
     Args:
         numbers: a table of what the figure shows, which opens below it on request.
-        legend: (name, colour, style of the line as matplotlib writes it), for names that may hold any characters and
-            be of any length, as those of runs; other legends are part of the figure.
+        legend: (name, colour, line style of matplotlib) of each line, for names of any length and any characters, such
+            as those of runs. Legends of other names are drawn inside the figure.
     """
     width = svg.partition('width="')[2].partition('"')[0]
     keys = "".join(
@@ -89,12 +89,12 @@ def figure(svg: str, caption: str, *, numbers: str = "", legend: Sequence[tuple[
 
 
 def side_by_side(figures: Iterable[str]) -> str:
-    """Figures in a row on a wide screen, one below the other on a phone."""
+    """Place figures in a row on a wide screen, one below the other on a phone."""
     return f'<div class="row">{"".join(figures)}</div>'
 
 
 def gallery(groups: Iterable[tuple[str, Sequence[tuple[str, str]]]]) -> str:
-    """Small pictures: groups of (title, pictures) side by side; each picture is (svg, caption), one below the other."""
+    """Place groups of (title, pictures) side by side, and the pictures (svg, caption) of a group below each other."""
     cells = []
     for title, pictures in groups:
         parts = (f"{_labelled(svg, f'{title}: {name}')}<span>{escape(name)}</span>" for svg, name in pictures)
@@ -107,7 +107,7 @@ def _labelled(svg: str, label: str) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: Sequence[str] = ()) -> str:
-    """A table whose numbers are right-aligned and whose `text_columns` are left-aligned.
+    """Return a table whose numbers are right-aligned and whose `text_columns` are left-aligned.
 
     A wide table scrolls, and the names of its columns become buttons that sort it.
     """
@@ -117,7 +117,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns
         "<tr>" + "".join(f"<td{kind}>{escape(cell)}</td>" for cell, kind in zip(row, kinds, strict=True)) + "</tr>"
         for row in rows
     )
-    # a box that scrolls takes the focus, so that the keyboard can scroll it too, and a name, which is read out then
+    # a box that scrolls can have the focus, so that the keyboard can scroll it too; screen readers then read its name
     label = escape(f"table of {', '.join(column for column in columns if column)}")
     return (
         f'<div class="scroll" tabindex="0" role="group" aria-label="{label}"><table><thead><tr>{head}</tr></thead>'
@@ -126,6 +126,6 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns
 
 
 def json_script(data: Any) -> str:
-    """Data for the script of the page; no text in the data can end the element."""
+    """Return an element with data for the script of the page; no text in the data can close the element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     return f'<script type="application/json">{text}</script>'

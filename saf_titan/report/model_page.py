@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from saf_titan.analysis.contribution import HeadValues, contribution_weights
+from saf_titan.analysis.contribution import HeadValues, Level, contribution_weights
 from saf_titan.analysis.contribution_summary import summarize_contributions
 from saf_titan.analysis.decoder import AnalysedDecoder
 from saf_titan.analysis.layer import LayerAttention, watching
@@ -101,13 +101,14 @@ def model_sections(
             *_known(metrics_of(calibration)),
             Metric(
                 name="attention on the first token",
-                meaning="mean attention of all queries behind it on the first position, static heads included",
+                meaning="mean attention on the first position of the later queries that see it, static heads included",
                 values_LH=sink_attention_LH,
                 is_share=True,
             ),
             Metric(
                 name="contribution of the first token",
-                meaning="mean contribution weight of the first position to the output; negative: it points against it",
+                meaning="mean contribution weight of the first position to the outputs of the later queries that see "
+                "it; negative: it points against them",
                 values_LH=sink_LH,
             ),
             Metric(
@@ -125,7 +126,7 @@ def model_sections(
 
 
 class _Contributions:
-    """Contribution weights of all layers, summed up over windows, and those of the passage as they are."""
+    """The contribution weights of all layers: summed over windows, and for the passage one by one."""
 
     def __init__(
         self, num_layers: int, num_heads: int, length: int, decoder: AnalysedDecoder, is_behind_norm: bool
@@ -140,11 +141,13 @@ class _Contributions:
         )
 
     def add(self, layer: LayerAttention) -> None:
-        """Take one layer of a forward of one window."""
+        """Add one layer of the forward of one window; `watching` calls this."""
         norm = self._decoder.norm(layer.layer) if self._is_behind_norm else None
         values = layer_values(layer, norm)
-        of_head = summarize_contributions(layer.rows, values, top=0)
-        of_layer = summarize_contributions(layer.rows, values, level="layer", top=0)
+        of_head, of_layer = (
+            summarize_contributions(layer.rows, values, level=level, top=0, window=layer.window)
+            for level in get_args(Level)
+        )
         heads = list(layer.heads)
         for table_LH, found_H in (
             (self._share_LH, of_layer.share_BHT.double().mean((0, 2))),
@@ -179,13 +182,16 @@ def _weights(name: str, attention_TT: Tensor, contribution_TT: Tensor) -> Weight
 
 
 def _passage_length(num_layers: int, num_heads: int, wanted: int) -> int:
-    """As many tokens as asked for, if their weights are not too large: two 16-bit numbers a pair of tokens and head."""
+    """Return how many tokens to show: `wanted`, or fewer if their weights would exceed `_PASSAGE_BYTES`.
+
+    A pair of tokens takes two 16-bit numbers in each head and each layer.
+    """
     pairs = _PASSAGE_BYTES * 3 / 4 / (4 * num_layers * (num_heads + 1))
     return max(1, min(wanted, int(math.sqrt(2 * pairs))))
 
 
 def _all_static(num_layers: int, num_heads: int, T: int) -> Calibration:
-    """The statistics of a model without live heads: nothing is known."""
+    """Return statistics that are all NaN, for a model without live heads."""
 
     def unknown(*shape: int) -> Tensor:
         return torch.full((num_layers, num_heads, *shape), math.nan, dtype=torch.float64)
@@ -205,7 +211,7 @@ def _all_static(num_layers: int, num_heads: int, T: int) -> Calibration:
 
 
 def _known(metrics: Sequence[Metric]) -> Iterator[Metric]:
-    """The metrics that are known of some head; the attention on the first token comes with the contributions."""
+    """Yield the metrics that are known for some head, except the sink mass: the contributions come with their own."""
     for metric in metrics:
         if metric.name != "sink mass" and metric.values_LH.isfinite().any():
             yield metric
@@ -253,5 +259,5 @@ def _sections(
 
 
 def _number(value: float) -> str:
-    """Nothing for a number that is not known, so that it is sorted behind all others."""
+    """Return the number as text, empty if it is not known; the table sorts empty cells behind all others."""
     return f"{value:.4g}" if math.isfinite(value) else ""

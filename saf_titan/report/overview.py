@@ -13,7 +13,7 @@ from saf_titan.saf.select.registry import SELECTORS
 
 
 def overview(log: RunLog, events: list[FreezeEvent]) -> Iterator[str]:
-    """Paragraphs of plain English about a run."""
+    """Yield paragraphs of plain English about a run."""
     if not events:
         yield _without_freeze(log)
     else:
@@ -67,12 +67,12 @@ def _what_and_why(log: RunLog, events: list[FreezeEvent]) -> str:
 
 
 def _shortfall(log: RunLog, last: FreezeEvent) -> str:
-    """Whether fewer heads than the run asks for are static at its end; empty if not, or if that is not known."""
+    """Return a sentence if fewer heads are static than the run asked for; empty if not, or if it is not known."""
     if log.config is None or last.num_model_heads is None or last.plan is None:
         return ""
     saf = log.config.saf
     wanted = head_count(last.num_model_heads, saf.rate, saf.rounding)
-    # a budget or a ramp has not come to its end, or is not meant to
+    # with a budget or a ramp, fewer heads than the rate says may be static
     if saf.schedule != "once" or last.freeze.heads >= wanted:
         return ""
     text = f"The run asked for {wanted:,} static heads ({saf.rate:.0%}) and got {last.freeze.heads:,}"
@@ -83,7 +83,7 @@ def _shortfall(log: RunLog, last: FreezeEvent) -> str:
 
 
 def _cost(log: RunLog, events: list[FreezeEvent]) -> str:
-    """What the freezes did to the validation loss, and how long they took; empty if nothing is known of either."""
+    """Return what the freezes did to the validation loss, and how long they took; empty if neither is known."""
     pairs = [
         (before, after)
         for event in events

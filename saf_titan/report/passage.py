@@ -1,4 +1,4 @@
-"""A passage of text, coloured by how much each token gives to a chosen one: attention beside contribution.
+"""A passage of text in which each token is coloured by its attention from, and contribution to, a chosen token.
 
 `report.css` turns the share of a token into its colour; `report.js` changes the shares when another token is chosen.
 Without JavaScript the page shows the text and the shares of its last token.
@@ -29,7 +29,7 @@ class Weights:
     """What the tokens of a passage give to each other in one head, or in one layer."""
 
     name: str
-    """Of the head or layer, for example "L3H5" or "layer 3"."""
+    """Name of the head or layer, for example "L3H5" or "layer 3"."""
     by_measure: tuple[tuple[str, Tensor], ...]
     """Name and values (T, T) of each measure: row i holds what tokens j <= i give to token i, and sums to 1."""
 

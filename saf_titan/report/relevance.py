@@ -31,7 +31,7 @@ _RELEVANT = {
 
 
 def relevance_sections(log: RunLog) -> Iterator[str]:
-    """What part of attention lies on the tokens that the answers follow from; nothing for a run without such tokens."""
+    """Yield the sections about attention on the tokens from which answers follow; nothing for a run without them."""
     sets: dict[tuple[int, int], list[RelevanceRow]] = {}
     for row in log.relevances:
         if _shape(row) is not None:
@@ -59,7 +59,7 @@ def relevance_sections(log: RunLog) -> Iterator[str]:
 def _set(log: RunLog, rows: Sequence[RelevanceRow]) -> Iterator[str]:
     last, moments = rows[-1], _moments(rows)
     confidence_NL = np.array([_layer_confidence(row) for row in rows])
-    # of layers that are equally confident, the one with more attention
+    # the most confident layer at the end; of equally confident layers, the one with more attention
     layer = max(
         range(confidence_NL.shape[1]),
         key=lambda number: (np.nan_to_num(confidence_NL[-1, number], nan=-1), _curve(last, number).sum()),
@@ -199,12 +199,12 @@ def _over_steps(log: RunLog, figure: Figure, axes: Axes) -> str:
 
 
 def _marker(rows: Sequence[RelevanceRow]) -> str:
-    """One measurement is a point."""
+    """Return a marker that makes a single measurement visible, which has no line."""
     return "o" if len({row.step for row in rows}) == 1 else "None"
 
 
 def _shape(row: RelevanceRow) -> tuple[int, int, int] | None:
-    """Layers, heads and cells of an axis; None for a row whose tables do not fit together."""
+    """Return the numbers of layers, heads and cells of an axis; None if the tables of a row do not fit together."""
     heads = {len(of_heads) for of_heads in (*row.mass, *row.confidence)}
     cells = {len(of_layer) for of_layer in row.dtap}
     if len(heads) != 1 or len(cells) != 1 or not len(row.mass) == len(row.confidence) == len(row.dtap):
@@ -240,14 +240,14 @@ def _layer_confidence(row: RelevanceRow) -> NDArray[np.float64]:
 
 
 def _both(row: RelevanceRow, layer: int) -> float:
-    """ACMC of a layer."""
+    """Return ACMC of a layer."""
     cells_XX = _cells(row)[layer]
     middle = len(cells_XX) // 2
     return float(cells_XX[middle:, middle:].sum() / max(cells_XX.sum(), 1))
 
 
 def _moments(rows: Sequence[RelevanceRow]) -> list[tuple[str, RelevanceRow]]:
-    """The first and last measurement, and those around the first freeze."""
+    """Return the first and the last measurement, and those around the first freeze, each with its name."""
     chosen = {"start": rows[0]}
     for phase, name in (("before_freeze", "before the freeze"), ("after_freeze", "after the freeze")):
         found = next((row for row in rows if row.phase == phase), None)

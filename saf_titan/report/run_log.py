@@ -1,4 +1,4 @@
-"""What a run left in its folder, read so that an unfinished or resumed run still gives a clear picture."""
+"""Read the log and the configuration of a run from its folder, also of an unfinished or a resumed run."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from saf_titan.config import ConfigError, RunConfig, load_config
+from saf_titan.report.row_lines import read_row
 from saf_titan.report.rows import (
     METRICS_FILE,
     AccuracyRow,
@@ -19,7 +20,6 @@ from saf_titan.report.rows import (
     TrainRow,
     UnknownRow,
     ValidationRow,
-    read_row,
 )
 
 Session = StartRow | ResumeRow
@@ -48,7 +48,7 @@ class RunLog:
     sessions: list[Session] = field(default_factory=list)
     """In order of time."""
     finish: FinishRow | None = None
-    """The row of the last step; None if the run has not come so far, or went on after it."""
+    """The row that ends the run; None if the run has not reached its end, or was continued after it."""
     unknown: list[UnknownRow] = field(default_factory=list)
     """Rows of kinds that this version does not know, in order of time."""
     damaged: list[str] = field(default_factory=list)
@@ -163,7 +163,7 @@ def read_run(folder: Path) -> RunLog:
 
 
 def _lines(folder: Path) -> list[str]:
-    """The lines of a run's metrics.jsonl; bytes that are no UTF-8 are replaced, which damages their line only."""
+    """Return the lines of a run's metrics.jsonl; bytes outside of UTF-8 are replaced, which damages only their line."""
     path = folder / METRICS_FILE
     remedy = "give the dump_folder of a training run"
     try:
@@ -188,9 +188,9 @@ def _read_config(folder: Path) -> RunConfig | None:
 
 
 def joined(earlier: RunLog, later: RunLog) -> RunLog:
-    """Return the log of a run together with that of the run whose last checkpoint it went on from.
+    """Return the log of a run together with that of the earlier run from whose last checkpoint it started.
 
-    The clock of the later run goes on where that of the earlier one stood.
+    The seconds of the later run are counted on from the end of the earlier run.
     """
     start = earlier.finish.seconds if earlier.finish else math.nan
     return replace(

@@ -20,11 +20,11 @@ from saf_titan.report.run_log import RunLog
 from saf_titan.report.summary import final_validation, step_time
 
 _MAX_LINES = 5
-"""Damaged lines that are named one by one."""
+"""Number of damaged lines that are named one by one."""
 
 
 def header(log: RunLog, events: list[FreezeEvent]) -> Iterator[str]:
-    """What was run, how far it came, what was frozen and why, and the most important numbers."""
+    """Yield the top of the page: what was run, how far it came, what was frozen and why, the most important numbers."""
     yield "<header>"
     yield markup.heading(log.folder.resolve().name, 1)
     yield markup.paragraph(progress(log), "faint")
@@ -40,7 +40,7 @@ def header(log: RunLog, events: list[FreezeEvent]) -> Iterator[str]:
 
 
 def progress(log: RunLog) -> str:
-    """How far the run came, as one sentence."""
+    """Return how far the run came, as one sentence."""
     state = "Finished" if log.finished else "Unfinished"
     if log.matched_seconds:
         used = f", {log.finish.seconds:,.1f} s used" if log.finish and log.finish.seconds > 0 else ""
@@ -54,7 +54,7 @@ def progress(log: RunLog) -> str:
 
 
 def warnings(log: RunLog) -> Iterator[str]:
-    """What is wrong or unknown in the log of a run, as sentences."""
+    """Yield what is wrong or unknown in the log of a run, as sentences."""
     logged = [(row.step, row.loss) for row in log.train] + [(row.step, row.loss) for row in log.validations]
     broken = [step for step, loss in logged if not math.isfinite(loss)]
     if broken:
@@ -129,7 +129,7 @@ def _key_numbers(log: RunLog, events: list[FreezeEvent]) -> list[tuple[str, str]
 
 
 def loss(log: RunLog) -> Iterator[str]:
-    """The loss curve, and the same around the first freeze."""
+    """Yield the section of the loss: the curve of the whole run, and the part around the first freeze."""
     yield markup.heading("Loss")
     if not log.train:
         yield markup.paragraph("No step has been logged yet.", "note")
@@ -155,7 +155,7 @@ def loss(log: RunLog) -> Iterator[str]:
 
 
 def accuracy(log: RunLog) -> Iterator[str]:
-    """The answers on generated sequences at each validation, by length and number of pairs; nothing without any."""
+    """Yield the section of right answers on generated sequences, by length and pairs; nothing if none were measured."""
     if not log.accuracies:
         return
     yield markup.heading("Accuracy")
@@ -175,7 +175,7 @@ def accuracy(log: RunLog) -> Iterator[str]:
 
 
 def circuits(log: RunLog) -> Iterator[str]:
-    """How far a step moves each circuit and where attention looks; nothing if neither was measured."""
+    """Yield the section of the circuits: their updates and their attention; nothing if neither was measured."""
     measured = (
         (
             circuit_update_figure(log),
@@ -199,7 +199,7 @@ def circuits(log: RunLog) -> Iterator[str]:
 
 
 def _layer_means(log: RunLog, columns: Mapping[str, str]) -> str:
-    """A table of the means over layers at each measurement; `columns` maps names to fields of `CircuitsRow`."""
+    """Return a table of the means over layers at each measurement; `columns` maps names to fields of `CircuitsRow`."""
 
     def mean(values: tuple[float, ...]) -> str:
         known = [value for value in values if math.isfinite(value)]

@@ -1,4 +1,4 @@
-"""The few numbers a reader wants first: losses around the freeze, and what a step costs before and after it."""
+"""The most important numbers of a run: losses around a freeze, and the time of a step before and after it."""
 
 from dataclasses import dataclass
 from statistics import median, quantiles
@@ -77,21 +77,21 @@ def _quartiles(samples: tuple[float, ...]) -> Quartiles:
 
 
 def validation_at(log: RunLog, phase: str, step: int) -> float | None:
-    """Validation loss that was measured in a phase of a step, or None."""
+    """Return the validation loss that was measured in a phase of a step; None if there is none."""
     return next((row.loss for row in log.validations if (row.phase, row.step) == (phase, step)), None)
 
 
 def final_validation(log: RunLog) -> ValidationRow | None:
-    """The last validation of the run."""
+    """Return the last validation of the run; None if there is none."""
     return log.validations[-1] if log.validations else None
 
 
 def step_time(log: RunLog, first: FreezeRow, last: FreezeRow | None = None) -> StepTime:
-    """Step times before the freeze `first` and after the freeze `last` (the same one unless given).
+    """Return the step times before the freeze `first` and after the freeze `last` (by default the same freeze).
 
     Each side reaches to the neighbouring freeze. The first interval after the start, a resume or a freeze is left out,
-    because it holds warm-up and compilation. So are intervals whose number of ranks or of tokens a step differs from
-    that of the last interval before the freeze.
+    because it includes warm-up and compilation. Intervals are also left out if their number of ranks, or of tokens per
+    step, differs from that of the last interval before the freeze.
     """
     last = last or first
     freezes = [freeze.step for freeze in log.freezes]

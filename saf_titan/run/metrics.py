@@ -17,6 +17,7 @@ from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.tools.logging import logger
 
 from saf_titan.report.format import perplexity_text
+from saf_titan.report.row_lines import write_row
 from saf_titan.report.rows import (
     METRICS_FILE,
     AccuracyRow,
@@ -28,7 +29,6 @@ from saf_titan.report.rows import (
     TrainRow,
     ValidationRow,
     perplexity,
-    write_row,
 )
 from saf_titan.run.freezer import FreezeResult
 from saf_titan.run.loggers import log_freeze

@@ -32,6 +32,7 @@ from saf_titan.analysis.contribution_summary import summarize_contributions
 from saf_titan.analysis.layer import LayerAttention, watching
 from saf_titan.analysis.scores import layer_values
 from saf_titan.config import SHAPES
+from saf_titan.fields.places import require_input_file
 from saf_titan.generate.opened import open_decoder
 from saf_titan.layers.attention import SAFAttention
 from saf_titan.models.gpt import gpt_config
@@ -99,6 +100,10 @@ def cost(args: argparse.Namespace) -> None:
 
 
 def exact(args: argparse.Namespace) -> None:
+    if (args.model is None) != (args.text is None):
+        raise ValueError("exact measures a model on a text: give MODEL and --text FILE, or neither for random layers")
+    if args.text is not None:
+        require_input_file(args.text, "a UTF-8 text")
     print(machine_line(torch.device("cpu")))
     worst: dict[str, list[float]] = {}
     for p_BHTT, values in model_layers(args) if args.model else random_layers():
@@ -243,7 +248,10 @@ def main() -> None:
     command.add_argument("--lengths", type=int, nargs="+", default=[1024, 2048, 4096, 8192])
     command.set_defaults(run=memory)
     args = parser.parse_args()
-    args.run(args)
+    try:
+        args.run(args)
+    except ValueError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

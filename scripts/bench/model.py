@@ -1,7 +1,7 @@
 """The decoder whose updates are timed: that of the product, without the framework around it.
 
 Pre-LayerNorm, rotary positions, exact GELU, tied embeddings, no bias anywhere; some heads of its layers are static.
-Shapes: B batch, T time, H heads, U live heads, S static heads, D head dim, C model dim, L layers, V vocabulary.
+Legend: B batch, T time, H heads, U live heads, S static heads, D head dim, C model dim, L layers, V vocabulary.
 """
 
 from __future__ import annotations

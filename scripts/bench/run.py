@@ -92,7 +92,13 @@ def measure(benchmark: Benchmark, shape: Shape, device: torch.device, rounds: in
 
 
 def _share(baseline: Timing, timing: Timing, bound: Timing | None) -> float | None:
-    return None if bound is None else (baseline.seconds - timing.seconds) / (baseline.seconds - bound.seconds)
+    """Return the time that an alternative saves, as a share of what the bound saves.
+
+    None without a bound, and where the bound was not faster than the baseline, so that there is nothing to save.
+    """
+    if bound is None or bound.seconds >= baseline.seconds:
+        return None
+    return (baseline.seconds - timing.seconds) / (baseline.seconds - bound.seconds)
 
 
 def markdown(records: list[dict[str, Any]]) -> Iterator[str]:

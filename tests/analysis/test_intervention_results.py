@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from saf_titan.analysis.intervention_results import ranking, ranking_lines, share_lines, write_results
-from saf_titan.analysis.interventions import Harm, Settings, Side, Study
+from saf_titan.analysis.interventions import Harm, Settings, Study
+from saf_titan.analysis.removed_edges import Side
 
 
 def study(sides: tuple[Side, ...] = ("top", "bottom"), sequences: int = 3) -> Study:

@@ -1,6 +1,6 @@
 """Removed edges against a search by hand, and their harm against patterns that are edited one by one.
 
-Covers analysis/scores.py, analysis/decoder.py.
+Covers analysis/scores.py, analysis/decoder.py, analysis/removed_edges.py, analysis/stored_rows.py.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from saf_titan.analysis.interventions import (
     areas,
     measure_interventions,
     measured_positions,
-    places,
-    removed_edges,
 )
 from saf_titan.analysis.layer import LayerAttention, watching
 from saf_titan.analysis.patterns import using_patterns
 from saf_titan.analysis.removal import edit_edges
+from saf_titan.analysis.removed_edges import places, removed_edges
 from saf_titan.analysis.scores import SCORES, ScoredLayer, layer_values, norm_gain
 from saf_titan.ops.attention_stats import hidden_keys
 from tests.hf.test_use import frozen_model

@@ -1,6 +1,6 @@
 """The command line of the analysis on a run, a checkpoint and a folder of transformers, and what goes wrong.
 
-Covers analysis/contribution_tables.py, analysis/sink_tables.py, generate/opened.py.
+Covers analysis/arguments.py, analysis/contribution_tables.py, analysis/sink_tables.py, generate/opened.py.
 """
 
 from __future__ import annotations
@@ -122,12 +122,12 @@ def test_interventions_of_both_kinds_of_model(
             "--metrics",
             "contribution,random",
             "--out",
-            tmp_path,
+            tmp_path / model.name,
         )
         assert "edges cut before the softmax, the first position is kept" in out
         assert sum(line.startswith("top keys by") for line in out.splitlines()) == 4
         assert "wrote" in err
-        about = json.loads((tmp_path / "interventions.json").read_text())["about"]
+        about = json.loads((tmp_path / model.name / "interventions.json").read_text())["about"]
         assert about["grain"] == "token"
         assert about["positions"] == [4, 7, 11, 14]
 

@@ -114,6 +114,9 @@ def test_groups_by_confidence() -> None:
     values = torch.tensor([5.0, 1.0, math.nan, 3.0, 2.0, 4.0, 6.0])
     confidence = torch.tensor([0.9, 0.1, 0.5, 0.4, 0.2, 0.6, 0.95])
     assert by_confidence(values, confidence) == pytest.approx([1.5, 3.5, 5.5])
+    nothing = by_confidence(torch.full((6,), math.nan), torch.rand(6))
+    assert len(nothing) == 3
+    assert all(map(math.isnan, nothing))
 
 
 def test_the_first_query_sees_nothing_else() -> None:
@@ -121,3 +124,13 @@ def test_the_first_query_sees_nothing_else() -> None:
     heads, _ = sink_effects(rows_of(one), head_values(one.v_BTKD, one.wo_HDC))
     torch.testing.assert_close(heads.mass_BHT[..., 0], torch.ones(2, 4, dtype=torch.float64))
     assert heads.mass_BHT.shape == (2, 4, T)
+
+
+def test_queries_beyond_the_window_do_not_count() -> None:
+    one = case()
+    values = head_values(one.v_BTKD, one.wo_HDC)
+    (heads, layer), (whole, _) = (sink_effects(rows_of(one), values, window=window) for window in (5, None))
+    assert torch.equal(heads.weight_BHT[..., 1:5], whole.weight_BHT[..., 1:5])
+    for values_T in (heads.weight_BHT, heads.alignment_BHT, heads.lowest.mass, layer.weight_BT, layer.rest_norm_BT):
+        assert values_T[..., 5:].isnan().all()
+        assert values_T[..., 1:5].isfinite().all()

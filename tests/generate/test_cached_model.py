@@ -210,3 +210,23 @@ def test_the_model_is_as_before_afterwards() -> None:
         raise RuntimeError("stop")
     assert [layer.attention for layer in model.layers.values()] == attentions
     assert model.training
+
+
+def test_prompts_and_tokens_that_do_not_fit_the_cache_are_refused() -> None:
+    model = tiny("gpt")
+    with cached(model, 4) as decoder:
+        with pytest.raises(ValueError, match="1 tokens for 0 prompts: give one for each prompt of `prefill`"):
+            decoder.step([1])
+        with pytest.raises(ValueError, match="a prompt has 5 tokens, and the caches were made for 4"):
+            decoder.prefill([[1], [1, 2, 3, 4, 5]])
+        decoder.prefill([[1, 2, 3], [1]])
+        # one token for two sequences would go to both
+        with pytest.raises(ValueError, match="1 tokens for 2 prompts"):
+            decoder.step([1])
+        decoder.step([1, 2])
+        with pytest.raises(ValueError, match="made for 4 tokens and are full"):
+            decoder.step([1, 2])
+        # a batch of another size begins anew
+        found = decoder.prefill([[5], [6, 7, 8], [9]])
+    for row, prompt in enumerate([[5], [6, 7, 8], [9]]):
+        torch.testing.assert_close(found[row], full_logits(model, prompt)[-1], rtol=1e-5, atol=1e-5)

@@ -5,11 +5,15 @@ Covers generate/checkpoint.py and generate/transformers.py.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer as HfTokenizer
+from tokenizers import decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rust_data import Tokenizer
 from saf_titan.generate.__main__ import main
@@ -185,16 +189,52 @@ def test_folders_of_transformers(made: Path, capsys: pytest.CaptureFixture[str])
     assert streamed.split() == out.split()
 
 
+def test_settings_of_a_folder_do_not_choose_the_tokens(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--temperature 0 is the likeliest token, also where the folder asks for beams and penalties."""
+    words = ("--prompt", "the quick", "--temperature", 0, "--max-new-tokens", 7)
+    plain, _ = written(capsys, made / "frozen", *words)
+    folder = shutil.copytree(made / "frozen", tmp_path / "frozen")
+    settings = {"num_beams": 3, "repetition_penalty": 9.0, "no_repeat_ngram_size": 1, "eos_token_id": [2, 1]}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    # and with no token for padding, and several that end a text
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(folder)
+    out, _ = written(capsys, folder, *words)
+    assert out == plain
+    assert len(plain.split()) > 5
+
+
+def test_the_space_before_the_first_new_word_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tokenizers like sentencepiece drop it from the beginning of a text."""
+    folder = write_model(tmp_path / "pieces")
+    pieces = HfTokenizer(models.WordLevel({f"\u2581w{n}": n for n in range(50)}, unk_token="\u2581w0"))
+    pieces.pre_tokenizer, pieces.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    PreTrainedTokenizerFast(tokenizer_object=pieces).save_pretrained(folder)
+    for options in ((), ("--stream",)):
+        out, _ = written(capsys, folder, "--prompt", "w7 w8", *GREEDY, *options)
+        assert out.startswith("w7 w8 w")
+        assert len(out.split()) > 3
+
+
 def test_what_a_folder_of_transformers_cannot_do(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bare = write_model(tmp_path / "bare")
     (bare / "tokenizer.json").unlink()
+    damaged, lines = tmp_path / "bare.gguf", tmp_path / "lines.txt"
+    damaged.write_bytes(b"GGUF" + bytes(12))
+    lines.write_text("a\n\nb\n")
     for words, message in (
         ([made / "frozen", "--prompt", "fox", "--max-new-tokens", 15], "fitted to sequences of 16 tokens"),
         ([made / "frozen", "--prompt", "fox", "--extrapolate"], "--extrapolate is for checkpoints of this trainer"),
         ([made / "frozen", "--prompt", "fox", "--explain"], "--explain is for checkpoints of this trainer"),
         ([bare, "--prompt", "fox"], "has no tokenizer"),
+        ([damaged, "--prompt", "fox"], "bare.gguf has no tokenizer that transformers can read (error: "),
+        ([damaged, "--prompt", "fox"], "the file may be damaged, copy it again"),
+        ([made / "model", "--prompts", lines], "prompt 2 of 3 is empty, and the tokenizer of this model puts no token"),
     ):
         out, err = written(capsys, *words, status=2)
         assert message in err, err

@@ -82,3 +82,16 @@ def test_token_probabilities() -> None:
 def test_settings_out_of_range_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(options))} = "):
         Sampling(**options)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "count", "message"),
+    [
+        ([], 1, "there is no prompt"),
+        ([[1], []], 1, "prompt 1 is empty"),
+        ([[1]], 0, "max_new_tokens = 0 must be at least"),
+    ],
+)
+def test_prompts_without_tokens_are_refused(prompts: list[list[int]], count: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        list(generate(tiny("gpt"), prompts, max_new_tokens=count, sampling=Sampling()))

@@ -189,12 +189,14 @@ def test_mistakes_are_one_line(
     long = choice_task(tmp_path, [{"question": "a", "choices": ["b" * 30, "c"], "label": 0}], num_fewshot=0)
     (tmp_path / "no_data.yaml").write_text(long.read_text().replace("choose.jsonl", "missing.jsonl"))
     (tmp_path / "no_yaml.yaml").write_text("task: [x")
+    (tmp_path / "latin.yaml").write_bytes("task: é".encode("latin-1"))
     settings = {"doc_to_text": "{{text}}", "doc_to_target": "", "output_type": "generate_until"}
     write_task(tmp_path, "write", [{"text": "x"}], **settings)
     for words, message in [
         ("--tasks arithmetik", "knows no task 'arithmetik'; did you mean arithmetic?"),
         ("--tasks FOLDER/none.yaml", "none.yaml does not exist"),
         ("--tasks FOLDER/no_data.yaml", "missing.jsonl"),
+        ("--tasks FOLDER/latin.yaml", "latin.yaml is not UTF-8 text"),
         ("--tasks FOLDER/no_yaml.yaml", "no_yaml.yaml: the task cannot be loaded: ParserError"),
         ("--tasks FOLDER/choose.yaml", "an answer of the task has 31 tokens, and the longest text of this model 24"),
         ("--tasks FOLDER/choose.yaml --num-fewshot 2", "choose is defined without examples in its prompts"),

@@ -230,11 +230,17 @@ def test_mistakes_are_one_line(made: Path, tmp_path: Path, capsys: pytest.Captur
     start = f"finetune {made}/frozen --task sst2 --data"
     for words, message in [
         (f"finetune {made}/none --task sst2 --data {made}/train.tsv", "none does not exist: give the folder"),
-        (f"finetune {letters} --task sst2 --data {made}/train.tsv", "no single token for the answer ' negative'"),
+        (
+            f"finetune {letters} --task sst2 --data {made}/train.tsv",
+            f"{letters} has no single token for the answer ' neg",
+        ),
         (f"finetune {made}/frozen --task sst3 --data {made}/train.tsv", "invalid choice: 'sst3'"),
         (f"{start} {tmp_path}/none.tsv", "none.tsv"),
         (f"{start} {tmp_path}/bad.tsv", f"{tmp_path}/bad.tsv: line 3 is 'what'"),
-        (f"{start} {tmp_path}/one.tsv", "1 example of answer number 1: at least 2 are needed"),
+        (
+            f"{start} {tmp_path}/one.tsv",
+            f"{tmp_path}/one.tsv: there is 1 example of answer number 1: at least 2 are needed",
+        ),
         (f"{start} {made}/train.tsv --eval {tmp_path}/bad.tsv", "bad.tsv: line 3"),
         (
             f"{start} {made}/train.tsv --length 49",

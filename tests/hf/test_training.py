@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import Trainer, TrainingArguments
+from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 
 import saf_titan.hf
 from tests.hf.reference import NAME, plan_in_use
@@ -89,6 +89,24 @@ def test_another_attention_is_refused(tmp_path: Path) -> None:
     model.config._attn_implementation = "eager"
     with pytest.raises(ValueError, match=r"set_attn_implementation\('saf_titan'\)"):
         logits_of(model, tokens())
+    # without the output head too
+    with pytest.raises(ValueError, match=r"set_attn_implementation\('saf_titan'\)"):
+        model.base_model(input_ids=tokens())
+
+
+def test_an_ordinary_class_that_is_named_does_not_attend_uniformly(tmp_path: Path) -> None:
+    """Transformers only warns when a class loads a folder of another model_type."""
+    model = frozen_model("llama")
+    model.save_pretrained(tmp_path)
+    stock = LlamaForCausalLM.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"LlamaAttention: the model was saved with static heads, .* load it with"):
+        logits_of(stock, tokens())
+    # a model without static heads may be read by its ordinary class
+    model.set_plan(None)
+    model.save_pretrained(tmp_path)
+    torch.testing.assert_close(
+        logits_of(LlamaForCausalLM.from_pretrained(tmp_path), tokens()), logits_of(model, tokens())
+    )
 
 
 def test_a_missing_or_foreign_plan_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Models with a plan in use: saved, loaded, generating with every cache, padded, trained, adapted."""
+"""Models with a plan in use: saved, loaded, generating with every cache, padded, trained, adapted.
+
+Covers hf/complete.py too.
+"""
 
 import json
 import pickle
@@ -187,6 +190,11 @@ def test_a_gguf_file(tmp_path: Path) -> None:
     assert not hasattr(model.config, "quantization_config")
     model = model.float()
     torch.testing.assert_close(logits_of(model, tokens()), logits_of(stock, tokens()), rtol=1e-5, atol=1e-5)
+    whole = (tmp_path / "tiny.gguf").read_bytes()
+    for name, content in (("empty", b""), ("junk", b"GGUF" + bytes(20)), ("half", whole[: len(whole) // 2])):
+        (tmp_path / f"{name}.gguf").write_bytes(content)
+        with pytest.raises(ValueError, match=rf"{name}\.gguf cannot be read as a \.gguf file: it is damaged"):
+            saf_titan.hf.load(tmp_path / f"{name}.gguf")
     model.set_plan(frozen_model("llama").plan)
     model.save_pretrained(tmp_path / "frozen")
     assert torch.equal(logits_of(saf_titan.hf.load(tmp_path / "frozen"), tokens()), logits_of(model, tokens()))

@@ -1,4 +1,4 @@
-"""The laboratory's command line. Covers one_layer/experiments.py and one_layer/picture.py."""
+"""The command line of the one-layer model. Covers one_layer/experiments.py and one_layer/picture.py."""
 
 import csv
 import json
@@ -38,6 +38,16 @@ def test_sweep(tmp_path: Path) -> None:
     slow, fast = json.loads((tmp_path / "sweep.json").read_text())
     assert slow["mass"] < fast["mass"]
     assert (tmp_path / "sweep.png").is_file()
+
+
+def test_a_sweep_that_the_theory_does_not_cover_has_no_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    curves: list[object] = []
+    monkeypatch.setattr("saf_titan.one_layer.__main__.save_sweep", lambda path, arms, curve: curves.append(curve))
+    words = ["sweep", "--ratio", "1", "--seeds", "1", "--until-loss", "0.3", "--out", str(tmp_path)]
+    assert main([*words, "--optimizer", "adamw", "--rate", "0.02"]) == 0
+    assert main([*words, "--optimizer", "gd"]) == 0
+    assert [len(curve) for curve in curves] == [0, 60]  # type: ignore[arg-type]
+    assert [row["predicted"] is None for row in json.loads((tmp_path / "sweep.json").read_text())] == [False]
 
 
 def test_training_that_does_not_arrive_is_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

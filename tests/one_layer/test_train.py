@@ -43,6 +43,11 @@ def test_seeds_train_as_if_alone() -> None:
     assert len(set(together.steps_S.tolist())) > 1
     again = train(training, test_sequences=64)
     assert torch.equal(together.mass_SN, again.mass_SN)
+    # each seed is the same model whatever the others are
+    for seed in range(3):
+        alone = train(dataclasses.replace(training, seeds=1, first_seed=seed), test_sequences=64)
+        assert alone.steps_S.item() == together.steps_S[seed].item()
+        torch.testing.assert_close(alone.mass_SN[0], together.mass_SN[seed])
     stricter = train(dataclasses.replace(training, until_loss=0.5), test_sequences=64)
     assert (stricter.steps_S >= together.steps_S).all()
 

@@ -39,6 +39,14 @@ def test_nothing_is_timed_while_tests_fail(monkeypatch: pytest.MonkeyPatch, caps
     assert capsys.readouterr().out == ""
 
 
+def test_a_bound_that_saves_nothing_has_no_share() -> None:
+    half, whole = (timing.Timing(seconds, seconds, 0.0, 1, None) for seconds in (1.0, 2.0))
+    assert run._share(whole, half, None) is None
+    assert run._share(whole, half, half) == 1
+    assert run._share(whole, half, whole) is None
+    assert run._share(half, half, whole) is None
+
+
 def test_the_gate_runs_the_tests(tmp_path: Path) -> None:
     for name, body in (("pass", "True"), ("fail", "False")):
         (tmp_path / f"test_{name}.py").write_text(f"def test_it() -> None:\n    assert {body}\n")

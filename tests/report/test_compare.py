@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from saf_titan.analysis.__main__ import main
 from saf_titan.report.compare import comparison, overlap, static_slots, write_comparison
+from saf_titan.report.compare_figures import loss_figure
 from saf_titan.report.group import Group
 from saf_titan.report.run_log import joined, read_run
 from tests.report.runs import (
@@ -38,6 +40,20 @@ def timed(rows: list[dict[str, object]]) -> list[dict[str, object]]:
 def runs(tmp_path: Path) -> tuple[Path, Path]:
     rows = [*timed(plain_rows()), finish_row(120), validation_row(120, "final", 3.2)]
     return write_run(tmp_path / "ordinary", rows), write_frozen_run(tmp_path / "frozen")
+
+
+def test_the_dot_of_a_run_is_at_its_own_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another run of the group is too short for a line."""
+    short, long = (
+        [*timed(plain_rows(steps)), finish_row(steps), validation_row(steps, "final", loss)]
+        for steps, loss in ((5, 7.5), (120, 3.25))
+    )
+    logs = tuple(read_run(write_run(tmp_path / name, rows)) for name, rows in (("short", short), ("long", long)))
+    drawn: list[Figure] = []
+    monkeypatch.setattr("saf_titan.report.compare_figures.to_svg", lambda figure: drawn.append(figure) or "svg")
+    assert loss_figure([Group(name="arm", logs=logs)], "tokens") == "svg"
+    dots = [line.get_xydata().tolist() for line in drawn[0].axes[0].lines if line.get_marker() == "o"]
+    assert dots == [[[1024 * 120, 3.25]]]
 
 
 def test_runs_side_by_side(runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,7 @@ def test_numbers_of_the_page(tmp_path: Path, model_type: str, content: str) -> N
             name = f"L{layer.layer}H{head}"
             attention[name] = layer.rows()[0, place, :6, :6].numpy()
             contribution[name] = of_head[0, place, :6, :6].numpy()
-            sink[name] = of_head[:, place, 1:, 0].nan_to_num().mean().item()
+            sink[name] = of_head[:, place, 1 : layer.window, 0].nan_to_num().mean().item()
             share[name] = of_layer[:, place].sum(-1).mean().item()
 
     with torch.no_grad(), watching(model.attentions, look):

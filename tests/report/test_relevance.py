@@ -18,7 +18,8 @@ from matplotlib.image import imread
 from saf_titan.analysis.relevance import attention_and_model_confidence, confidence_curve, dtap
 from saf_titan.report import relevance
 from saf_titan.report.relevance import relevance_sections
-from saf_titan.report.rows import METRICS_FILE, RelevanceRow, read_row
+from saf_titan.report.row_lines import read_row
+from saf_titan.report.rows import METRICS_FILE, RelevanceRow
 from saf_titan.report.run_log import RunLog, read_run
 from saf_titan.report.write import write_report
 from tests.report.runs import plain_rows, relevance_row, session_row, write_frozen_run, write_run

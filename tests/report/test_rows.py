@@ -1,4 +1,4 @@
-"""What the trainer writes is what the report reads, and every line is JSON."""
+"""What the trainer writes is what the report reads, and every line is JSON. Covers report/row_lines.py."""
 
 import dataclasses
 import json
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from saf_titan.report.row_lines import read_row, write_row
 from saf_titan.report.rows import (
     KINDS,
     FreezeUndoneRow,
@@ -17,8 +18,6 @@ from saf_titan.report.rows import (
     UnknownRow,
     ValidationRow,
     perplexity,
-    read_row,
-    write_row,
 )
 
 counts = st.integers(0, 2**53 - 1)

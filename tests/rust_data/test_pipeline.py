@@ -126,6 +126,43 @@ def test_a_task_that_runs_again_replaces_its_part(tmp_path: Path, gpt2: Tokenize
     assert [path.name for path in (tmp_path / "parts").iterdir()] == ["part-00000-of-00001"]
 
 
+def test_an_earlier_part_does_not_stand_for_a_task_that_was_stopped(tmp_path: Path, gpt2: Tokenizer) -> None:
+    """Its documents may be others."""
+
+    def write(number: int, text: str, *, finish: bool = True) -> None:
+        part = PartWriter(tmp_path / "parts", (number, 2), gpt2, shard_tokens=100)
+        part.add(text)
+        if finish:
+            part.finish()
+        part.close()
+
+    for number in range(2):
+        write(number, "old")
+    write(0, "new")
+    write(1, "new", finish=False)
+    with pytest.raises(ValueError, match=r"part-00001-of-00002\.tmp: the task of this part is still running or"):
+        join(tmp_path / "corpus", tmp_path / "parts", gpt2)
+    assert not (tmp_path / "corpus").exists()
+    write(1, "new")
+    join(tmp_path / "corpus", tmp_path / "parts", gpt2)
+    assert gpt2.decode([id for id in read_split(tmp_path / "corpus", "train") if id != gpt2.eot]) == "newnew"
+
+
+def test_files_in_folders_are_in_the_order_of_one_job(tmp_path: Path, gpt2: Tokenizer, sample_texts: list[str]) -> None:
+    """A folder comes before another whose name goes on from its own, whatever the next letter."""
+    for number, name in enumerate(["a/1", "a/b/1", "a-b/1", "a b/1", "a.b/1", "z"]):
+        (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
+        write_jsonl(tmp_path / f"texts/{name}.jsonl", sample_texts[number : number + 1])
+    reader = JsonlReader(str(tmp_path / "texts"), recursive=True)
+    run([reader, TokenizeToShards(tmp_path / "parts")], tmp_path / "logs", 2)
+    joined = join(tmp_path / "corpus", tmp_path / "parts", gpt2)
+    whole = tokenize(str(tmp_path / "texts"), tmp_path / "whole")
+    assert shard_bytes(tmp_path / "corpus") == shard_bytes(tmp_path / "whole")
+    assert [Path(source["file"]).name for source in joined["sources"]] == [
+        Path(source["file"]).name for source in whole["sources"]
+    ]
+
+
 def test_two_tasks_do_not_write_one_part(tmp_path: Path, gpt2: Tokenizer) -> None:
     first = PartWriter(tmp_path, (1, 2), gpt2, shard_tokens=100)
     with pytest.raises(ValueError, match="part-00001-of-00002: another run is writing here"):

@@ -5,7 +5,7 @@ the tile, the probabilities of the first sequence and sums of *differences* from
 almost static head are small differences of large numbers, and subtracting the first sequence removes the large part.
 Each program writes its own sums, which are added in float64 afterwards, so that results are the same in every run.
 
-Logs are base 2 inside. Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Shapes: B sequences,
+Logs are base 2 inside. Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Legend: B sequences,
 T time, H query heads, D head dim, R row blocks, P blocks of the pooled picture.
 """
 

@@ -1,7 +1,7 @@
 """The fused backend on a CPU: torch's flash attention for live heads, and `static_mix` paths for static heads.
 
 Values and outputs of static heads are read and written in place; only those of live heads are gathered.
-Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim.
+Legend: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim.
 """
 
 from __future__ import annotations

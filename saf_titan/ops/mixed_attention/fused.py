@@ -1,6 +1,6 @@
 """The fused backend: one torch operator for a layer, Triton on a GPU and torch's flash attention on a CPU.
 
-Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim, M heavy columns.
+Legend: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim, M heavy columns.
 """
 
 from __future__ import annotations

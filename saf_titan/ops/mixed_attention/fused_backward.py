@@ -5,7 +5,7 @@ live head it recomputes the probabilities and adds to dK and dV; for a static he
 times the scaled output gradient to dV alone. Each gradient is written once, by one program, so there are no atomics and
 every run gives the same bits.
 
-Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Shapes: B batch, T time, H query heads, U live
+Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Legend: B batch, T time, H query heads, U live
 heads, S static heads, K kv heads, D head dim, L length of a strip.
 """
 

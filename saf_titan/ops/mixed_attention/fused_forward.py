@@ -4,7 +4,7 @@ A program owns a block of rows of one head. A live head runs the online softmax 
 multiplies Hankel tiles of its weights with scaled values (see `static_mix/triton.py`) and computes no exponential. Only
 the tiles on the diagonal are masked, and the programs with the longest loops start first.
 
-Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Shapes: B batch, T time, H query heads, U live
+Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Legend: B batch, T time, H query heads, U live
 heads, S static heads, K kv heads, D head dim, L length of a strip.
 """
 

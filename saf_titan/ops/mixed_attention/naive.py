@@ -1,6 +1,6 @@
 """Attention of a layer with live and static heads by dense matrices: the definition, which tests compare with.
 
-Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim.
+Legend: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The split backend: torch's attention for live heads, `static_mix` for static heads, on any device.
 
-Shapes: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim.
+Legend: B batch, T time, H query heads, K kv heads, U live heads, S static heads, D head dim.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Time is cut into chunks. A chunk attends to itself and to the chunk before by a dense product; all earlier chunks reach
 it through R states, one for each exponential of `exponentials.py`.
-Shapes: B batch, T time, D head dim, C length of a chunk, G chunks, R exponentials.
+Legend: B batch, T time, D head dim, C length of a chunk, G chunks, R exponentials.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The extension transforms 32 channels at a time in the vector registers, on as many threads as torch uses. Where it was
 not built, `fft.py` does the same, a few times slower.
-Shapes: B batch, T time, H heads, D head dim; of the patterns H static heads, N samples of a transform.
+Legend: B batch, T time, H heads, D head dim; of the patterns H static heads, N samples of a transform.
 """
 
 from __future__ import annotations

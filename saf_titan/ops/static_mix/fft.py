@@ -1,7 +1,7 @@
 """Static mixing of one head by FFT convolution, with a separate product for heavy columns: O(T log T).
 
 Use it only for patterns with a small error bound (`StaticPattern.error_HP`), because the error of an FFT is absolute.
-Shapes: B batch, T time, D head dim, M heavy columns, C channels of a chunk, N samples of a transform; 2 the cyclic and
+Legend: B batch, T time, D head dim, M heavy columns, C channels of a chunk, N samples of a transform; 2 the cyclic and
 the negacyclic convolution of `convolution.py`.
 """
 

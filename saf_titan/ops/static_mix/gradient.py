@@ -3,7 +3,7 @@
 With S = alpha[j] + rho[i - j] and delta_i = dy_i . y_i the softmax gives dS[i, j] = P[i, j] (dy_i . v_j - delta_i);
 d alpha[j] sums it over column j and d rho[d] over the lag i - j = d. Both sums are correlations of (dy, v) and of
 (delta, 1), computed by FFT in fp64; heavy columns are added one by one.
-Shapes: B batch, T time, H static heads, D head dim, M heavy columns, F frequencies.
+Legend: B batch, T time, H static heads, D head dim, M heavy columns, F frequencies.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Static mixing by dense attention matrices: the definition, which tests compare every faster path with.
 
-Shapes: B batch, T time, H static heads, D head dim.
+Legend: B batch, T time, H static heads, D head dim.
 """
 
 from __future__ import annotations

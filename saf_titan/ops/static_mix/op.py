@@ -1,7 +1,7 @@
 """`static_mix`: the public function and the torch operator behind it.
 
 The operator is linear in the values, and its gradient is itself with `transpose` flipped, so only the pattern is saved.
-Shapes: B batch, T time, H static heads, D head dim, M heavy columns.
+Legend: B batch, T time, H static heads, D head dim, M heavy columns.
 """
 
 from __future__ import annotations

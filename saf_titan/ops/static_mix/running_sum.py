@@ -2,7 +2,7 @@
 
 In the gauge of the pattern such weights are one exponential of the lag, the last of `exponentials.py`, which becomes a
 part of the two diagonal scalings. Sums are accumulated in fp64.
-Shapes: B batch, T time, D head dim, R exponentials.
+Legend: B batch, T time, D head dim, R exponentials.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In reversed time a causal Toeplitz matrix becomes a Hankel matrix, tile[a, b] = g[x + a + b], so one strip of shifted
 copies of the weights gives every row block as a plain matrix view. The transpose in natural time is the same product in
 reversed time.
-Shapes: B batch, T time, D head dim, X = B * D stacked columns.
+Legend: B batch, T time, D head dim, X = B * D stacked columns.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A tile of weights is Hankel, tile[a, b] = weight[lag0 + a + b], when either the 
 (backward) run backwards in time. A strip of eight shifted copies of the weights serves all tiles with aligned loads,
 and zeros in front of the weights are the causal mask. The inner loop has no exponential, no mask, no element-wise work.
 
-Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Shapes: B batch, T time, S static heads, K kv
+Names: i_ program ids, o_ offsets, m_ masks, p_ pointers, b_ blocks. Legend: B batch, T time, S static heads, K kv
 heads, D head dim, X = B * D stacked columns, L length of a strip.
 """
 
