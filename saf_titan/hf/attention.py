@@ -3,7 +3,7 @@
 transformers calls the function with queries and keys that are already normalised and rotated. The keys and values
 include those of the cache. Further arguments say how the model computes scores (scale, cap, sliding window).
 
-Shapes: B sequences, R queries, J keys, H query heads, K kv heads, U live heads, S static heads, D head dim.
+Legend: B sequences, R queries, J keys, H query heads, K kv heads, U live heads, S static heads, D head dim.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A tenth of the training examples of each answer is held out and chooses the epoc
 evaluated once, at the end. Static heads do not change: their patterns are not parameters, and their unused weights are
 zero and get no gradient, so they stay zero under weight decay.
 
-Shapes: B texts, K positions, T time, V vocabulary, A answers.
+Legend: B texts, K positions, T time, V vocabulary, A answers.
 """
 
 from __future__ import annotations

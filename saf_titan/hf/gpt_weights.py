@@ -3,7 +3,7 @@
 Both classes have biases, which become zero for a model without biases, and one kv head for each query head, so shared
 kv heads are repeated. Nothing is rounded: the conversion back gives the same bytes.
 
-Shapes: V vocabulary, C model width, H query heads, K kv heads, D head dim, X heads of one projection (H or K).
+Legend: V vocabulary, C model width, H query heads, K kv heads, D head dim, X heads of one projection (H or K).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each attention module has a `HeadsOfLayer` as an attribute, where the attention 
 a torch module, so it adds no weights, and a change of dtype does not reach its patterns: they stay float32 in a
 bfloat16 model.
 
-Shapes: B sequences, T time, C model width, H query heads, K kv heads, S static heads, D head dim.
+Legend: B sequences, T time, C model width, H query heads, K kv heads, S static heads, D head dim.
 """
 
 from __future__ import annotations

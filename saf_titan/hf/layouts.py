@@ -3,7 +3,7 @@
 Three layouts cover all supported models: separate projections (Llama and similar models), GPT-2's fused `c_attn`, whose
 matrices are transposed, and GPT-NeoX's `query_key_value`, which interleaves the heads.
 
-Shapes: H query heads, K kv heads, D head dim, C model width.
+Legend: H query heads, K kv heads, D head dim, C model width.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 transformers calls `causal_mask` once per forward for each kind of layer (full attention, sliding window). It passes
 the result to every layer of that kind without reading it, as it does with the block masks of flex attention.
 
-Shapes: B sequences, R queries of this forward, J keys (including those in the cache).
+Legend: B sequences, R queries of this forward, J keys (including those in the cache).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measurements of a transformers model: calibration, scores of selectors, compensation, and the loss on a text.
 
-Shapes: B sequences, T time, V vocabulary, L layers, H query heads.
+Legend: B sequences, T time, V vocabulary, L layers, H query heads.
 """
 
 from __future__ import annotations

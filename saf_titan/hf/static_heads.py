@@ -2,7 +2,7 @@
 
 A pattern belongs to the positions of a text: if a sequence is padded at the left, its pattern begins after it.
 
-Shapes: B sequences, T time, R queries, J keys, S static heads, D head dim, T_fit length of the patterns.
+Legend: B sequences, T time, R queries, J keys, S static heads, D head dim, T_fit length of the patterns.
 """
 
 from __future__ import annotations
