@@ -32,10 +32,11 @@ from saf_titan.analysis.contribution_summary import summarize_contributions
 from saf_titan.analysis.layer import LayerAttention, watching
 from saf_titan.analysis.scores import layer_values
 from saf_titan.config import SHAPES
+from saf_titan.config.own_sections import ModelSection
 from saf_titan.fields.places import require_input_file
 from saf_titan.generate.opened import open_decoder
 from saf_titan.layers.attention import SAFAttention
-from saf_titan.models.gpt import gpt_config
+from saf_titan.models import model_spec
 
 LEVELS: tuple[Level, ...] = ("head", "layer")
 
@@ -43,15 +44,7 @@ LEVELS: tuple[Level, ...] = ("head", "layer")
 def layer_of_124m(seq_len: int) -> SAFAttention:
     """Return the first attention layer of the 124m decoder, with random weights."""
     torch.manual_seed(0)
-    config = gpt_config(
-        SHAPES["gpt"]["124m"],
-        max_seq_len=seq_len,
-        position="rope",
-        rope_theta=1e4,
-        init_std=0.02,
-        norm_eps=1e-5,
-        attention_backend="auto",
-    )
+    config = model_spec(ModelSection(), SHAPES["gpt"]["124m"], max_seq_len=seq_len).model
     attention: SAFAttention = config.layers[0].attention.build()
     attention.init_states()
     return attention

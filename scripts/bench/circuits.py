@@ -24,7 +24,8 @@ from torch.nn import functional as F
 from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
 from saf_titan.config import SHAPES, load_config
 from saf_titan.config.circuit_groups import CircuitGroup
-from saf_titan.models.gpt import gpt_config
+from saf_titan.config.own_sections import ModelSection
+from saf_titan.models import model_spec
 from saf_titan.run.calibration_data import CalibrationData
 from saf_titan.run.circuit_metrics import CircuitMetrics
 from saf_titan.run.measurement import Measurement, logged_progress
@@ -38,15 +39,7 @@ def main() -> None:
     parser.add_argument("--seq-len", type=int, default=256)
     args = parser.parse_args()
     print(machine_line(torch.device("cpu")))
-    model = gpt_config(
-        SHAPES["gpt"]["124m"],
-        max_seq_len=args.seq_len,
-        position="rope",
-        rope_theta=1e4,
-        init_std=0.02,
-        norm_eps=1e-5,
-        attention_backend="auto",
-    ).build()
+    model = model_spec(ModelSection(), SHAPES["gpt"]["124m"], max_seq_len=args.seq_len).model.build()
     model.init_states()
     torch.manual_seed(0)
     tokens_BT = torch.randint(50_000, (2, args.seq_len))

@@ -18,10 +18,10 @@ import torch
 from timing import machine_line, time_interleaved
 from torch.nn import functional as F
 
-from saf_titan.config.own_sections import DataSection
+from saf_titan.config.own_sections import DataSection, ModelSection
 from saf_titan.config.shapes import SHAPES
 from saf_titan.data.generate import generate_rows
-from saf_titan.models.gpt import gpt_config
+from saf_titan.models import model_spec
 from saf_titan.run.relevance import RelevanceSums
 
 DATA = DataSection(kind="mqar", pairs=4, vocab_size=64)
@@ -42,15 +42,7 @@ def main() -> None:
 def measure(flavor: str, sequences: int, length: int, rounds: int) -> None:
     """Print the times of one model and batch."""
     torch.manual_seed(0)
-    model = gpt_config(
-        SHAPES["gpt"][flavor],
-        max_seq_len=length,
-        position="rope",
-        rope_theta=1e4,
-        init_std=0.02,
-        norm_eps=1e-5,
-        attention_backend="auto",
-    ).build()
+    model = model_spec(ModelSection(), SHAPES["gpt"][flavor], max_seq_len=length).model.build()
     model.init_states()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     rows = generate_rows(DATA, seed=1, first_row=0, rows=sequences, length=length)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import saf_titan.hf
 from saf_titan.heads.names import head_name, parse_heads
@@ -75,10 +76,7 @@ def main() -> None:
     calibration = Calibration.load(args.stats)
     T = calibration.seq_len
     model = saf_titan.hf.load(args.model, dtype=torch.float32).eval()
-    texts = {}
-    for text in args.text:
-        name, _, file = text.partition("=")
-        texts[name] = text_windows(Path(file), args.model, args.sequences, T).tokens_NT
+    texts = held_out_windows(args.text, args.model, args.sequences, T)
     solved_on = text_windows(args.calibration, args.model, calibration.record.num_sequences, T).tokens_NT
 
     store = args.out / "losses.jsonl"
@@ -105,6 +103,12 @@ def main() -> None:
             model.load_state_dict(before, strict=False)
         print(f"{arm.name}, {rate:.0%}: {time.perf_counter() - start:.0f} s", flush=True)
     print("\n".join(_table(known, arms, list(texts), args.rates)))
+
+
+def held_out_windows(texts: list[str], model: str, number: int, length: int) -> dict[str, Tensor]:
+    """Return, for each "NAME=FILE", that many windows of the file, int64 (N, T), by name."""
+    pairs = (text.partition("=") for text in texts)
+    return {name: text_windows(Path(file), model, number, length).tokens_NT for name, _, file in pairs}
 
 
 def _plans(

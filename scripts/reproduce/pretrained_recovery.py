@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pretrained import held_out_windows
 from torch import Tensor
 
 import saf_titan.hf
@@ -69,10 +70,7 @@ def main() -> None:
     windows = text_windows(args.train, args.model, args.steps * args.batch, T).tokens_NT
     # neighbouring windows are of one document; a step has distant ones
     batches = windows.view(args.batch, args.steps, T).transpose(0, 1)
-    texts = {}
-    for text in args.text:
-        name, _, file = text.partition("=")
-        texts[name] = text_windows(Path(file), args.model, args.sequences, T).tokens_NT
+    texts = held_out_windows(args.text, args.model, args.sequences, T)
     solved_on = text_windows(args.calibration, args.model, calibration.record.num_sequences, T).tokens_NT
 
     store = args.out / "losses.jsonl"

@@ -50,7 +50,9 @@ from saf_titan.analysis.tasks.example import Example
 from saf_titan.circuits.optimizer import CircuitOptimizers, CircuitSchedules
 from saf_titan.config import ModelShape
 from saf_titan.config.circuit_groups import CircuitGroup
-from saf_titan.models.gpt import GPT, gpt_config
+from saf_titan.config.own_sections import ModelSection
+from saf_titan.models import model_spec
+from saf_titan.models.gpt import GPT
 
 READERS = tuple(tasks.READERS)
 COLUMNS = ("accuracy", "NLL", "mass", "AC", "ACMC", "AC+1", "peak", "suff.", "compr.", "AOPC s.", "AOPC c.", "steps")
@@ -110,15 +112,7 @@ def train(vocabulary: Vocabulary, data: Encoded, ratio: float, seed: int, args: 
         vocab_size=len(vocabulary.index),
         tied=True,
     )
-    model = gpt_config(
-        shape,
-        max_seq_len=args.max_words,
-        position="rope",
-        rope_theta=1e4,
-        init_std=0.02,
-        norm_eps=1e-5,
-        attention_backend="auto",
-    ).build()
+    model = model_spec(ModelSection(), shape, max_seq_len=args.max_words).model.build()
     model.init_states()
     specific = {"betas": (0.9, 0.95), "eps": 1e-8} if args.optimizer == "AdamW" else {"momentum": 0.9}
     optimizers = CircuitOptimizers.Config(
