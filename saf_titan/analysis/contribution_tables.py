@@ -17,7 +17,8 @@ from saf_titan.analysis.contribution_summary import ContributionSummary, summari
 from saf_titan.analysis.decoder import AnalysedDecoder
 from saf_titan.analysis.layer import LayerAttention, watching
 from saf_titan.analysis.scores import layer_values
-from saf_titan.analysis.tables import known_or_none, number, text_table
+from saf_titan.analysis.tables import number, text_table
+from saf_titan.fields.json_values import without_nan
 from saf_titan.heads.names import head_name
 
 RECENT = 16
@@ -83,9 +84,9 @@ class ModelContributions:
                     {
                         "head": head_name(one.layer, head),
                         "share_of_layer": one.by_layer.share_BHT[:, h].double().mean().item(),
-                        "attention_on_first": known_or_none(one.by_head.sink_attention_H[h].item()),
-                        "weight_of_first": known_or_none(one.by_head.sink_share_H[h].item()),
-                        "weight_of_first_in_layer": known_or_none(one.by_layer.sink_share_H[h].item()),
+                        "attention_on_first": without_nan(one.by_head.sink_attention_H[h].item()),
+                        "weight_of_first": without_nan(one.by_head.sink_share_H[h].item()),
+                        "weight_of_first_in_layer": without_nan(one.by_layer.sink_share_H[h].item()),
                     }
                     | {
                         name: plain(getattr(one.by_head, f"{name}_HT")[h] / T)

@@ -18,7 +18,8 @@ from saf_titan.analysis.interventions import measured_positions
 from saf_titan.analysis.layer import LayerAttention, watching
 from saf_titan.analysis.scores import layer_values
 from saf_titan.analysis.sinks import HeadSinks, LayerSink, Parabola, by_confidence, fit_parabola, sink_effects
-from saf_titan.analysis.tables import known_or_none, number, text_table
+from saf_titan.analysis.tables import number, text_table
+from saf_titan.fields.json_values import without_nan
 from saf_titan.heads.names import head_name
 
 Progress = Callable[[str, int, int], None]
@@ -111,12 +112,7 @@ class ModelSinks:
             | ({} if head.parabola is None else {"parabola": vars(head.parabola)})
             for head in self.heads
         ]
-        heads = [
-            {key: known_or_none(value) if isinstance(value, float) else value for key, value in head.items()}
-            for head in heads
-        ]
-        groups = {name: [known_or_none(value) for value in values] for name, values in self.groups.items()}
-        return {"eps": self.eps, "heads": heads, "by_confidence": groups}
+        return without_nan({"eps": self.eps, "heads": heads, "by_confidence": self.groups})
 
 
 _FIGURES = {

@@ -13,11 +13,6 @@ def number(value: float, digits: int = 3, *, sign: bool = False) -> str:
     return "-" if math.isnan(value) else f"{value:{'+' if sign else ''}.{digits}f}"
 
 
-def known_or_none(value: float) -> float | None:
-    """The number, or None for NaN, which JSON does not have."""
-    return None if math.isnan(value) else value
-
-
 def text_table(
     columns: Sequence[str],
     rows: Sequence[Sequence[str]],

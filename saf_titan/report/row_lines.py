@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
+from saf_titan.fields.json_values import without_nan
 from saf_titan.report.rows import KINDS, Row, UnknownRow, perplexity
 
 _RATE_PREFIX = "lr/"
@@ -32,7 +33,7 @@ def write_row(row: Row) -> str:
             fields[name] = value
         if name == "loss":
             fields["perplexity"] = perplexity(value)
-    return json.dumps(_without_nan(fields), allow_nan=False) + "\n"
+    return json.dumps(without_nan(fields), allow_nan=False) + "\n"
 
 
 def read_row(line: str) -> Row | UnknownRow:
@@ -77,15 +78,6 @@ def _names(row_type: type[Row]) -> list[str]:
 
 def _is_required(f: dataclasses.Field[Any]) -> bool:
     return f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-
-
-def _without_nan(value: Any) -> Any:
-    """The same value with None in place of every number that is not finite."""
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _count(value: Any) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from saf_titan import __version__
 from saf_titan.analysis.tables import text_table
+from saf_titan.fields.json_values import without_nan
 from saf_titan.report.write import write_whole
 from saf_titan.study.answers import kind_name, kinds_of
 from saf_titan.study.cells import answer_row, cell, title
@@ -89,9 +90,9 @@ def json_text(plan: StudyPlan, results: list[ArmResult]) -> str:
         runs = [
             {
                 "seed": run.seed,
-                **_finite(_all_values(result, run.seed, run.values)),
+                **without_nan(_all_values(result, run.seed, run.values)),
                 "static_heads": list(run.heads),
-                "answers": [_finite(dataclasses.asdict(row)) for row in run.answers.values()],
+                "answers": [without_nan(dataclasses.asdict(row)) for row in run.answers.values()],
             }
             for run in result.runs
         ]
@@ -99,7 +100,7 @@ def json_text(plan: StudyPlan, results: list[ArmResult]) -> str:
         for name in COLUMNS:
             values = result.column(name)
             parts = {"mean": values.mean, "deviation": values.deviation, "half_width": values.half_width}
-            summary[name] = _finite(parts) | {"n": len(values.values)}
+            summary[name] = without_nan(parts) | {"n": len(values.values)}
         arms.append({"name": result.arm.name, "runs": runs, "summary": summary})
     study = plan.study
     head: dict[str, Any] = {
@@ -118,9 +119,3 @@ def json_text(plan: StudyPlan, results: list[ArmResult]) -> str:
 def _all_values(result: ArmResult, seed: int, values: dict[str, float]) -> dict[str, float]:
     change = result.changes.get(seed, math.nan)
     return {**values, "change": change, "perplexity": percent(change), "published": result.arm.published}
-
-
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
-    }
