@@ -1,6 +1,5 @@
 """Put a report together and write it as one HTML file."""
 
-import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from saf_titan.report import freeze_sections, markup, sections
 from saf_titan.report.event import read_events
 from saf_titan.report.relevance import relevance_sections
 from saf_titan.report.run_log import read_run
+from saf_titan.saf.container import replace_file
 
 REPORT_FILE = "report.html"
 
@@ -49,13 +49,9 @@ def write_report(
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file completely or not at all; raise ValueError, with the remedy, if it cannot be written."""
-    unfinished = path.with_name(f"{path.name}.part")
     try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
+        replace_file(path, text.encode())
     except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
         raise ValueError(
             f"{path}: the report cannot be written ({error.strerror}); mend that, or write it elsewhere with --out FILE"
         ) from error

@@ -107,6 +107,14 @@ def write_file(path: str | Path, data: bytes) -> None:
     """
     path = Path(path)
     require_file_place(path)
+    replace_file(path, data)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Do what `write_file` does, for a caller with its own words for an error: raises OSError.
+
+    The temporary file has a name of its own, so that several processes may write the same file at once.
+    """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         # not a private temporary file, so that its permissions follow the umask

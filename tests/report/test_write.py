@@ -9,6 +9,7 @@ import json
 import re
 import runpy
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -16,7 +17,7 @@ from xml.etree import ElementTree
 import pytest
 
 from saf_titan.analysis.__main__ import main as analysis_main
-from saf_titan.report.write import write_report
+from saf_titan.report.write import write_report, write_whole
 from saf_titan.saf.plan.plan import StaticPlan
 from tests.report.runs import (
     calibration,
@@ -356,3 +357,18 @@ def test_errors_of_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixtur
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("error: ")
         assert message in line
+
+
+def test_processes_that_write_the_same_file_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    # as two processes do that finish a study together
+    page = tmp_path / "report.html"
+    texts = [f"{letter * 200_000}\n" for letter in "ab"]
+
+    def write_often(text: str) -> None:
+        for _ in range(50):
+            write_whole(page, text)
+            assert page.read_text() in texts
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write_often, texts))
+    assert [path.name for path in tmp_path.iterdir()] == [page.name]
