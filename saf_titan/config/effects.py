@@ -118,7 +118,7 @@ RULES: tuple[Rule, ...] = (
         lambda run: not run.profiler.enable_profiling,
         "while profiler.enable_profiling = false",
     ),
-    Rule(("compile.components",), lambda run: not run.compile.enable, "while compile.enable = false"),
+    Rule(("compile.components", "compile.backend"), lambda run: not run.compile.enable, "while compile.enable = false"),
     Rule(("report.heads",), lambda run: not run.report.enable, "while report.enable = false"),
 )
 

@@ -185,6 +185,9 @@ class CompileSection:
     """Compile."""
     components: tuple[Literal["model", "loss"], ...] = ("model", "loss")
     """What to compile; the model is compiled block by block."""
+    backend: Literal["inductor", "aot_eager", "eager"] = "inductor"
+    """What runs the traced graphs. inductor: generated kernels. aot_eager, eager: torch's own operations, with and
+    without traced backward graphs, to find out which part of the compilation a fault comes from."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

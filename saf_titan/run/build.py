@@ -76,7 +76,9 @@ def trainer_config(run: RunConfig, *, initial: Path | None = None) -> SAFTrainer
             spmd_backend=run.parallelism.spmd_backend,
         ),
         activation_checkpoint=_activation_checkpoint(run),
-        compile=CompileConfig(enable=run.compile.enable, components=list(run.compile.components)),
+        compile=CompileConfig(
+            enable=run.compile.enable, components=list(run.compile.components), backend=run.compile.backend
+        ),
         comm=CommConfig(
             init_timeout_seconds=run.comm.init_timeout_seconds, train_timeout_seconds=run.comm.train_timeout_seconds
         ),

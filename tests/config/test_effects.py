@@ -82,6 +82,7 @@ CASES: dict[str, tuple[str, list[str], list[str]]] = {
     "profiler.profile_freq": ("7", [], ["--profiler.enable_profiling=true"]),
     "profiler.save_traces_folder": ("elsewhere", [], ["--profiler.enable_profiling=true"]),
     "compile.components": ('["loss"]', [], ["--compile.enable=true"]),
+    "compile.backend": ("eager", [], ["--compile.enable=true"]),
     "report.heads": ("7", ["--report.enable=false"], []),
 }
 

@@ -15,9 +15,24 @@ from typing import IO, Any
 
 from tests.warm.python import ROOT, environment, warm_python
 
-__all__ = ["ROOT", "TINY", "Run", "environment", "execute", "family", "interrupt", "module", "torchrun", "train"]
+__all__ = [
+    "GRAPHS_ALONE",
+    "ROOT",
+    "TINY",
+    "Run",
+    "environment",
+    "execute",
+    "family",
+    "interrupt",
+    "module",
+    "torchrun",
+    "train",
+]
 
 TINY = Path(__file__).parent / "tiny.toml"
+GRAPHS_ALONE = ("--compile.backend", "aot_eager")
+"""For runs that check what is traced: to generate and compile the code of a run's graphs takes a minute of processor
+time. `test_shardings.py` has a run with generated code."""
 
 
 @dataclass(frozen=True)

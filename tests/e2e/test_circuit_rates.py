@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.runs import train
+from tests.e2e.runs import GRAPHS_ALONE, train
 
 pytestmark = pytest.mark.distributed
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.distributed
 OPTIONS = (
     *("--circuits.group", "qk:layers=1-1,factor=8,schedule=hold_then_ramp,factor_end=2,hold_steps=2,ramp_steps=3"),
     *("--circuits.group", "mlp:factor=0.5", "--circuits.metrics_freq", "0"),
-    *("--compile.enable", "true", "--activation_checkpoint.mode", "selective"),
+    *("--compile.enable", "true", *GRAPHS_ALONE, "--activation_checkpoint.mode", "selective"),
 )
 FACTORS = [8, 8, 8, 6, 4, 2, 2, 2]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.runs import Run, train
+from tests.e2e.runs import GRAPHS_ALONE, Run, train
 
 # an early end that leaves the learning-rate schedule as it is
 SCHEDULE = ("--lr_scheduler.total_steps", "8")
@@ -40,15 +40,10 @@ def test_hsdp_on_four_ranks(plain: Run, tmp_path: Path, corpus_overrides: tuple[
     assert_same_run(train(tmp_path, *corpus_overrides, *sharding, ranks=4), plain, tolerance=2e-5)
 
 
-def test_compile(plain: Run, tmp_path: Path, corpus_overrides: tuple[str, ...]) -> None:
-    run = train(tmp_path, *corpus_overrides, "--compile.enable", "true", ranks=2)
-    assert_same_run(run, plain, tolerance=2e-4)
-
-
 def test_autocast_under_compile_and_checkpointing(
     plain: Run, tmp_path: Path, corpus_overrides: tuple[str, ...]
 ) -> None:
-    autocast = ("--training.mixed_precision_param", "bfloat16_autocast", "--compile.enable", "true")
+    autocast = ("--training.mixed_precision_param", "bfloat16_autocast", "--compile.enable", "true", *GRAPHS_ALONE)
     run = train(tmp_path, *corpus_overrides, *autocast, "--activation_checkpoint.mode", "selective", ranks=2)
     assert "residual stream and norms in float32" in run.output
     # matrix products are rounded to eight bits

@@ -239,9 +239,10 @@ PARTS = (
 def test_random_tokenizers_agree_or_are_refused(tmp_path: Path, plain: dict[str, Any]) -> None:
     draw = random.Random(12)
     loaded = 0
-    for number in range(600):
+    # few tokenizers with many texts each: every tokenizer takes 64 MB for its words, which is slow where memory is scattered
+    for number in range(250):
         root = random_tokenizer(draw, plain)
-        texts = [random_text(draw) for _ in range(25)]
+        texts = [random_text(draw) for _ in range(60)]
         what = (number, root["pre_tokenizer"], root["added_tokens"], {**root["model"], "vocab": 0, "merges": 0})
         try:
             ours, refusal = load(tmp_path, root), ""
@@ -252,7 +253,7 @@ def test_random_tokenizers_agree_or_are_refused(tmp_path: Path, plain: dict[str,
             continue
         loaded += 1
         assert_same_ids(ours, reference(root), texts, what)
-    assert loaded > 300
+    assert loaded > 125
 
 
 def test_text_between_matches_is_kept(tmp_path: Path, plain: dict[str, Any]) -> None:
