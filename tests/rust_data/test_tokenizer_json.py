@@ -239,7 +239,7 @@ PARTS = (
 def test_random_tokenizers_agree_or_are_refused(tmp_path: Path, plain: dict[str, Any]) -> None:
     draw = random.Random(12)
     loaded = 0
-    # few tokenizers with many texts each: every tokenizer takes 64 MB for its words, which is slow where memory is scattered
+    # many texts for each, because every tokenizer takes 64 MB for its words, which is slow where memory is scattered
     for number in range(250):
         root = random_tokenizer(draw, plain)
         texts = [random_text(draw) for _ in range(60)]
