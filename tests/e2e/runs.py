@@ -25,6 +25,7 @@ __all__ = [
     "family",
     "interrupt",
     "module",
+    "run_ranks",
     "torchrun",
     "train",
 ]
@@ -82,8 +83,8 @@ def train(
     """Run to the end and check the exit status; ``status`` 1 stands for any failure.
 
     What a rank does is the same as under torchrun: `python -m saf_titan.train` with the variables that torchrun sets,
-    in a process of its own. If one rank fails the others are ended, as torchrun does. `test_interrupt.py` and
-    `test_stock.py` start runs through torchrun itself.
+    in a process of its own. If one rank fails the others are ended, as torchrun does. `test_interrupt.py` starts
+    runs through torchrun itself.
 
     Args:
         seconds_a_look: the run's clock goes on by this much whenever it is looked at, whatever the machine does;
@@ -92,16 +93,21 @@ def train(
     words = module(folder, *overrides, config=config)
     if seconds_a_look is not None:
         words = ["-m", "tests.e2e.clocked", str(seconds_a_look), *words[2:]]
-    with tempfile.NamedTemporaryFile("r", errors="replace") as log:
-        exit_status = _run_ranks(words, ranks, log)
-        # the ranks wrote through the same open file
-        log.seek(0)
-        output = log.read()
+    exit_status, output = run_ranks(words, ranks)
     assert (exit_status != 0) == (status != 0), output[-6000:]
     return Run(folder=folder, status=exit_status, output=output)
 
 
-def _run_ranks(words: list[str], ranks: int, log: IO[str]) -> int:
+def run_ranks(words: list[str], ranks: int) -> tuple[int, str]:
+    """Run words of Python on ranks; returns the exit status of the first rank that failed, or 0, and rank 0's output."""
+    with tempfile.NamedTemporaryFile("r", errors="replace") as log:
+        status = _wait_for_ranks(words, ranks, log)
+        # the ranks wrote through the same open file
+        log.seek(0)
+        return status, log.read()
+
+
+def _wait_for_ranks(words: list[str], ranks: int, log: IO[str]) -> int:
     """Start ranks, wait for all, and return the exit status of the first one that failed, or 0."""
     import torch.distributed as dist
 

@@ -31,6 +31,8 @@ def test_heads_freeze_and_the_run_resumes_bit_identically(
         # the cost of these models is that of a microbatch, not of its sequences
         "--training.local_batch_size",
         "4",
+        "--checkpoint.interval",
+        "6",
     )
     whole = train(tmp_path / "whole", *options, ranks=2)
     assert [row["static_heads"] for row in whole.kind("train")] == [0, 0, 0, 0, 8, 8, 8, 8]

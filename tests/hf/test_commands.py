@@ -28,6 +28,7 @@ from saf_titan.saf.plan.decide import make_plan
 from saf_titan.saf.plan.plan import StaticPlan
 from saf_titan.saf.plan.settings import PlanSettings
 from tests.hf.tiny import stock_model
+from tests.warm.python import warm_python
 
 LETTERS = ["<pad>", "<s>", "</s>", "<unk>"] + [chr(code) for code in range(97, 123)] + list(" .,")
 TEXT = "the quick brown fox jumps over the lazy dog. " * 40
@@ -254,7 +255,7 @@ for kind in (AutoModelForCausalLM, LlamaForCausalLM):
     assert "2 attention heads with fixed patterns" in card
     assert "`saf_titan_llama`, and no upgrade of\ntransformers changes that" in card
     loading = card.partition("```python\n")[2].partition("```")[0].replace('"frozen"', repr(str(made / "frozen")))
-    subprocess.run([sys.executable, "-c", loading], check=True)
+    subprocess.run([warm_python(), "-c", loading], check=True)
 
 
 def test_a_card_that_is_there_stays(made: Path, tmp_path: Path) -> None:

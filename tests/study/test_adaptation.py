@@ -6,12 +6,14 @@ Covers study/answers.py.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from saf_titan.study.__main__ import main
 from tests.e2e.runs import TINY, Run
+from tests.warm.python import warm_python
 
 pytestmark = pytest.mark.distributed
 
@@ -44,6 +46,8 @@ def test_arms_adapt_with_the_heads_that_their_weights_have(
 ) -> None:
     (tmp_path / "study.toml").write_text(STUDY.format(config=TINY, parent=parent_run.folder))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    # what the study starts its runs with
+    monkeypatch.setattr(sys, "executable", warm_python())
     words = [str(tmp_path / "study.toml"), "--out", str(tmp_path / "out")]
     assert main(words) == 0
     capsys.readouterr()
