@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from statistics import median
 
 # first: it must precede every other torchtitan module
@@ -13,6 +14,8 @@ from saf_titan import compat  # noqa: F401  # isort: skip
 import torch
 
 from saf_titan.config import ConfigError, RunConfig
+from saf_titan.config.own_sections import ModelSection
+from saf_titan.config.shapes import ModelShape
 from saf_titan.data.checks import inspect_data
 from saf_titan.heads.counts import head_count
 from saf_titan.models import model_spec
@@ -113,11 +116,17 @@ def what(run: StudyRun, config: RunConfig) -> str:
 
 def checkpoint_bytes(config: RunConfig) -> int:
     """Return the size of a checkpoint, which holds weights and moments, in bytes."""
-    with torch.device("meta"):
-        model = model_spec(config.model, config.shape, max_seq_len=config.training.seq_len).model.build()
     moments = 2 if config.optimizer.name == "AdamW" else 1
     bytes_each = 4 if config.training.dtype == "float32" else 2
-    return sum(parameter.numel() for parameter in model.parameters()) * bytes_each * (1 + moments)
+    return _num_parameters(config.model, config.shape, config.training.seq_len) * bytes_each * (1 + moments)
+
+
+@lru_cache
+def _num_parameters(model: ModelSection, shape: ModelShape, max_seq_len: int) -> int:
+    # kept, because most runs of a study have the same model
+    with torch.device("meta"):
+        decoder = model_spec(model, shape, max_seq_len=max_seq_len).model.build()
+    return sum(parameter.numel() for parameter in decoder.parameters())
 
 
 def duration(seconds: float) -> str:

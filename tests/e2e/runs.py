@@ -99,7 +99,7 @@ def train(
 
 
 def run_ranks(words: list[str], ranks: int) -> tuple[int, str]:
-    """Run words of Python on ranks; returns the status of the first rank that failed, or 0, and the output of rank 0."""
+    """Run words of Python on ranks; returns the status of the first rank that failed, or 0, and output of rank 0."""
     with tempfile.NamedTemporaryFile("r", errors="replace") as log:
         status = _wait_for_ranks(words, ranks, log)
         # the ranks wrote through the same open file

@@ -44,7 +44,7 @@ fields = [
 spoilt = st.builds(lambda row, field, value: {**row, field: value}, sound, st.sampled_from(fields), anything)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(sound | spoilt, max_size=12))
 def test_any_log(rows: list[Any], tmp_path: Path) -> None:
     folder = write_run(tmp_path, [], "--saf.enable=true")
