@@ -51,9 +51,11 @@ class Layer:
         static: tuple[int, ...],
         dtype: torch.dtype = torch.float32,
         bounds: tuple[int, ...] | None = None,
+        B: int | None = None,
     ) -> None:
         torch.manual_seed(0)
-        B = 2 if bounds is None else 1
+        if B is None:
+            B = 2 if bounds is None else 1
         self.cu_seqlens = None if bounds is None else torch.tensor(bounds, dtype=torch.int32)
         live = tuple(h for h in range(num_heads) if h not in static)
         num_kept = len({h * num_kv_heads // num_heads for h in live})
@@ -156,7 +158,7 @@ def test_every_choice_of_tiles_is_right(
     # whole tiles, so that what lies behind the sequence is another head's
     T = 2 * max(*forward[:2], *keys[:2], *queries[:2])
     bounds = (0, T // 8 + 1, T // 8 + 1, 3 * T // 4 - 2, T) if is_packed else None
-    layer = Layer(T, D, 4, num_kv_heads, (1, 2), torch.float32, bounds)
+    layer = Layer(T, D, 4, num_kv_heads, (1, 2), torch.float32, bounds, B=1)
     actual = layer.by_kernels(kernels, forward, (keys, queries))
     for computed, exact in zip(actual, layer.by_oracle(), strict=True):
         assert error(computed, exact) < 3e-6
