@@ -92,15 +92,27 @@ def _compress(path: Path, ending: str, compress: Any) -> Path:
     return packed
 
 
+@pytest.fixture(scope="module")
+def some_texts(sample_texts: list[str]) -> list[str]:
+    return ["", *sample_texts[:230], "", 'naïve \u4e2d\u6587 \U0001f600 \u2028 \\u0041 "quoted"\n\ttab']
+
+
+@pytest.fixture(scope="module")
+def bytes_of_parquet(tmp_path_factory: pytest.TempPathFactory, some_texts: list[str]) -> Any:
+    folder = tmp_path_factory.mktemp("parquet")
+    reference = write_parquet(folder / "reference.parquet", some_texts)
+    tokenize([str(reference)], folder / "out", shard_tokens=40_000, val_tokens=10_000, threads=1)
+    return shard_bytes(folder / "out")
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("name", FORMATS)
-def test_formats_and_threads_do_not_show(tmp_path: Path, name: str, threads: int, sample_texts: list[str]) -> None:
-    texts = ["", *sample_texts[:230], "", 'naïve \u4e2d\u6587 \U0001f600 \u2028 \\u0041 "quoted"\n\ttab']
-    reference = write_parquet(tmp_path / "reference.parquet", texts)
-    tokenize([str(reference)], tmp_path / "expected", shard_tokens=40_000, val_tokens=10_000, threads=1)
-    source = FORMATS[name](tmp_path, texts)
+def test_formats_and_threads_do_not_show(
+    tmp_path: Path, name: str, threads: int, some_texts: list[str], bytes_of_parquet: Any
+) -> None:
+    source = FORMATS[name](tmp_path, some_texts)
     tokenize([str(source)], tmp_path / "out", shard_tokens=40_000, val_tokens=10_000, threads=threads)
-    assert shard_bytes(tmp_path / "out") == shard_bytes(tmp_path / "expected")
+    assert shard_bytes(tmp_path / "out") == bytes_of_parquet
 
 
 def test_text_file_is_one_document(tmp_path: Path, sample_texts: list[str], tiktoken_gpt2: Any) -> None:
