@@ -1,5 +1,8 @@
 //! A tokenizer's model: everything that decides which ids a text gets.
 
+use std::mem::discriminant;
+use std::sync::{Arc, Mutex, Weak};
+
 use sha2::{Digest, Sha256};
 
 use super::added::AddedTokens;
@@ -33,6 +36,22 @@ impl Model {
         let (vocab, pairs) = Vocab::gpt2_with_merges()?;
         let merges = Merges::from_pairs(&vocab, &pairs);
         Self::with_merges(vocab, merges, Splitter::gpt2(), true, None)
+    }
+
+    /// GPT-2's model, which takes 50 ms to make: one for the whole process, as long as any of its users is left.
+    pub fn shared_gpt2() -> Result<Arc<Self>> {
+        static SHARED: Mutex<Weak<Model>> = Mutex::new(Weak::new());
+        let level = Level::choose()?;
+        // never wait for the lock: in a process that was forked while another thread held it, nobody gives it back
+        let shared = SHARED.try_lock().ok().and_then(|shared| shared.upgrade());
+        if let Some(model) = shared.filter(|model| discriminant(&model.level) == discriminant(&level)) {
+            return Ok(model);
+        }
+        let model = Arc::new(Self::gpt2()?);
+        if let Ok(mut shared) = SHARED.try_lock() {
+            *shared = Arc::downgrade(&model);
+        }
+        Ok(model)
     }
 
     /// The rules of tiktoken: any two tokens whose join is a token may merge.
@@ -109,6 +128,18 @@ mod tests {
         // by the rules of tiktoken it is the same tokenizer
         let by_ranks = Model::new(Vocab::gpt2().unwrap(), Splitter::gpt2()).unwrap();
         assert_eq!(by_ranks.digest(), model.digest());
+    }
+
+    #[test]
+    fn gpt2_is_shared_while_it_is_used() {
+        let model = Model::shared_gpt2().unwrap();
+        let again = Model::shared_gpt2().unwrap();
+        assert_eq!(again.digest(), model.digest());
+        // the tests of other modules do not share it, so nothing else holds the lock
+        assert!(Arc::ptr_eq(&model, &again));
+        let weak = Arc::downgrade(&model);
+        drop((model, again));
+        assert!(weak.upgrade().is_none());
     }
 
     #[test]

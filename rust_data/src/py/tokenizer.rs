@@ -34,8 +34,7 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    fn of(model: Model) -> Self {
-        let model = Arc::new(model);
+    fn of(model: Arc<Model>) -> Self {
         let batch = if model.vocab.size() <= 1 << 16 {
             Batch::U16(BatchEncoder::new(model.clone()))
         } else {
@@ -159,17 +158,17 @@ impl batch::Text for Slice<'_> {
 impl Tokenizer {
     #[staticmethod]
     fn gpt2(py: Python<'_>) -> PyResult<Self> {
-        detached(py, Model::gpt2).map(Self::of)
+        detached(py, Model::shared_gpt2).map(Self::of)
     }
 
     #[staticmethod]
     fn from_tokenizer_json(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        detached(py, || tokenizer_json::load(&path)).map(Self::of)
+        detached(py, || tokenizer_json::load(&path).map(Arc::new)).map(Self::of)
     }
 
     #[staticmethod]
     fn from_tiktoken_file(py: Python<'_>, path: PathBuf, name: &str, pattern: &str, eot: u32) -> PyResult<Self> {
-        let load = || Model::new(Vocab::from_tiktoken_file(&path, name, eot)?, Splitter::new(pattern)?);
+        let load = || Model::new(Vocab::from_tiktoken_file(&path, name, eot)?, Splitter::new(pattern)?).map(Arc::new);
         detached(py, load).map(Self::of)
     }
 
@@ -178,7 +177,7 @@ impl Tokenizer {
     fn from_tokens(tokens: Vec<Vec<u8>>, name: &str, pattern: &str, eot: u32) -> PyResult<Self> {
         let tokens = tokens.into_iter().map(Vec::into_boxed_slice).collect();
         let vocab = Vocab::new(name, tokens, eot).checked()?;
-        Ok(Self::of(Model::new(vocab, Splitter::new(pattern)?)?))
+        Ok(Self::of(Arc::new(Model::new(vocab, Splitter::new(pattern)?)?)))
     }
 
     /// Returns the ids of all texts, and the offset where each text starts.
