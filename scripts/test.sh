@@ -12,17 +12,18 @@ if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null; th
     not_run="the report's tests in a browser: install chromium"
 fi
 
-echo "== lint and types"
+echo "== lint, types and Rust"
 ruff check .
 ruff format --check .
-mypy
-
-echo "== Rust"
 cargo fmt --check
-cargo clippy --all-targets --quiet -- -D warnings
-# all targets again: the crates that tests and benchmarks need are then those of the first pass
-cargo clippy --all-targets --features python --quiet -- -D warnings
-cargo test --quiet
+# mypy has one core to itself, and cargo the other until it is done
+types=$(mktemp)
+mypy >"$types" 2>&1 &
+# the part for Python is in the first pass, and the crate without it in the second: warnings are errors in both
+RUSTFLAGS="-D warnings" cargo clippy --all-targets --features python --quiet
+RUSTFLAGS="-D warnings" cargo test --quiet
+wait $! || { cat "$types"; fail "mypy found errors"; }
+tail -1 "$types"
 
 echo "== Python"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
