@@ -216,6 +216,7 @@ def _open(args: argparse.Namespace) -> tuple[AnalysedDecoder, Excerpts]:
         f"{opening}",
         file=sys.stderr,
     )
+    decoder.require_finite(excerpts.tokens_NT)
     return decoder, excerpts
 
 

@@ -30,11 +30,13 @@ class TransformersModel:
             from transformers.utils import logging
 
             from saf_titan import hf
+            from saf_titan.hf.finite_logits import finite_logits
             from saf_titan.hf.text import require_known_ids, require_length
             from saf_titan.hf.tokenizer_files import read_tokenizer
         except ImportError as error:
             raise ValueError(f"{path} is a model of transformers: pip install 'saf_titan[hf]' ({error})") from error
         logging.disable_progress_bar()
+        self._finite_logits = finite_logits
         self._require_length = require_length
         self._require_known_ids = partial(require_known_ids, model=path)
         self.tokenizer = read_tokenizer(path)
@@ -60,7 +62,7 @@ class TransformersModel:
         self._require_length(self.model, needed, remedy="shorten the prompt or lower --max-new-tokens")
 
     def write(self, prompt: str, *, max_new_tokens: int, sampling: Sampling, streamer: Any = None) -> str:
-        """Return the text that follows a prompt."""
+        """Return the text that follows a prompt. Raises ValueError if the model's output is not finite."""
         torch.manual_seed(sampling.seed)
         read = self.tokenizer(prompt, return_tensors="pt").to(self.model.device)
         # without token types, which some tokenizers give and most decoders do not take
@@ -75,7 +77,7 @@ class TransformersModel:
             # a model may end its texts with one of several tokens
             ends = self.model.generation_config.eos_token_id
             pad = ends[0] if isinstance(ends, list) else ends
-        options["pad_token_id"] = pad
+        options |= {"pad_token_id": pad, "logits_processor": self._finite_logits()}
         with torch.no_grad():
             out = self.model.generate(**inputs, max_new_tokens=max_new_tokens, streamer=streamer, **options)
         # The new tokens are decoded behind the prompt: alone, they would lose the space before their first word in
