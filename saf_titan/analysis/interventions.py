@@ -70,6 +70,10 @@ class Settings:
         ):
             if wrong := [one for one in chosen if one not in allowed]:
                 raise ValueError(f"{name} {wrong[0]!r} is not one of {', '.join(allowed)} (by {self.grain})")
+            if twice := [one for n, one in enumerate(chosen) if one in chosen[:n]]:
+                raise ValueError(f"{name} {twice[0]!r} is given twice")
+        if len(set(self.fractions)) < len(self.fractions):
+            raise ValueError(f"a share of keys is given twice: {', '.join(map(str, self.fractions))}")
         if wrong_share := [share for share in self.fractions if not 0 < share <= 1]:
             raise ValueError(f"a share of keys must be in (0, 1], got {wrong_share[0]}")
         if not (self.ways and self.sides and self.fractions and self.spares_first and self.seeds):

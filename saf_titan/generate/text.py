@@ -57,3 +57,9 @@ def generate(
 def tokens_needed(prompts: Sequence[Sequence[int]], max_new_tokens: int) -> int:
     """Return how many tokens of the longest sequence the model reads; the last token is written but not read."""
     return max(map(len, prompts)) + max_new_tokens - 1
+
+
+def longest_prompt(prompts: Sequence[Sequence[int]]) -> str:
+    """Return the name of the longest prompt, for an error: "the prompt", or "prompt 2 of 3" if there are several."""
+    lengths = [len(prompt) for prompt in prompts]
+    return "the prompt" if len(lengths) == 1 else f"prompt {lengths.index(max(lengths)) + 1} of {len(lengths)}"

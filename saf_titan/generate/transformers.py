@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from saf_titan.generate.sampling import Sampling
+from saf_titan.generate.text import longest_prompt, tokens_needed
 
 _LEAST_TEMPERATURE = 1e-30
 
@@ -51,15 +52,16 @@ class TransformersModel:
     def require_prompts(self, prompts: Sequence[str], max_new_tokens: int) -> None:
         """Raise ValueError if a prompt has no token, or one that the model does not know, and if a text would be longer
         than the static heads or the positions of the model allow."""
-        ids = [self.tokenizer(prompt)["input_ids"] for prompt in prompts]
+        # without its own warning of long texts
+        ids = [self.tokenizer(prompt, verbose=False)["input_ids"] for prompt in prompts]
         if empty := [number for number, prompt_ids in enumerate(ids, start=1) if not prompt_ids]:
             raise ValueError(
                 f"prompt {empty[0]} of {len(ids)} is empty, and the tokenizer of this model puts no token before a "
                 "text: give at least one word"
             )
         self._require_known_ids(chain.from_iterable(ids), self.model.config.vocab_size)
-        needed = max(map(len, ids)) + max_new_tokens - 1
-        self._require_length(self.model, needed, remedy="shorten the prompt or lower --max-new-tokens")
+        remedy = f"shorten {longest_prompt(ids)} or lower --max-new-tokens"
+        self._require_length(self.model, tokens_needed(ids, max_new_tokens), remedy=remedy)
 
     def write(self, prompt: str, *, max_new_tokens: int, sampling: Sampling, streamer: Any = None) -> str:
         """Return the text that follows a prompt. Raises ValueError if the model's output is not finite."""
