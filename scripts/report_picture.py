@@ -9,6 +9,7 @@ the map of all heads with the panel of one, and the passage with one token chose
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from saf_titan.fields.places import require_file_place
 
 WIDTH, TALLEST, MARGIN = 1060, 4000, 24
 """Pixels: width of the picture, largest height, and white below the last line."""
@@ -50,11 +53,21 @@ def main() -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         parser.error("chromium is not installed")
+    try:
+        require_file_place(args.out)
+    except ValueError as error:
+        parser.error(f"--out: {error}")
     with tempfile.TemporaryDirectory() as temporary:
         page, shot = Path(temporary) / "page.html", Path(temporary) / "shot.png"
         words = ["report", str(args.run), "--text", str(args.text), "--sequences", "4", "--out", str(page)]
-        subprocess.run([sys.executable, "-m", "saf_titan.analysis", *words], check=True)
+        if subprocess.run([sys.executable, "-m", "saf_titan.analysis", *words], check=False).returncode:
+            parser.error("the report could not be made; the lines above say why")
         html = page.read_text(encoding="utf-8")
+        if "<h2>Freeze after" not in html:
+            parser.error(f"{args.run} has no freeze, whose heads the picture shows")
+        last = max(map(int, re.findall(r'data-token="(\d+)"', html)))
+        if not 0 <= args.token <= last:
+            parser.error(f"--token {args.token}: the passage has the tokens 0 to {last}")
         page.write_text(html.replace("</body>", f"{KEEP.replace('TOKEN', str(args.token))}</body>"), encoding="utf-8")
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={temporary}/p"]
         options += ["--blink-settings=preferredColorScheme=1", f"--window-size={WIDTH},{TALLEST}"]

@@ -85,6 +85,7 @@ def interventions(args: argparse.Namespace) -> int:
         raise ValueError(f"--out {args.out} is a file: give a folder")
     # a mistake in a name comes before the model is read
     from saf_titan.analysis.interventions import Settings
+    from saf_titan.analysis.scores import RANDOM
 
     settings = Settings(
         grain=args.per,
@@ -97,6 +98,8 @@ def interventions(args: argparse.Namespace) -> int:
         layers=args.layers,
         is_behind_norm=args.behind_norm,
     )
+    if RANDOM not in settings.metrics:
+        note_unused(args, ["seeds"], "without the measure random, the one that is drawn")
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -216,6 +219,9 @@ def _open(args: argparse.Namespace) -> tuple[AnalysedDecoder, Excerpts]:
         f"{opening}",
         file=sys.stderr,
     )
+    decoder.require_finite(excerpts.tokens_NT)
+    if not any(norm is not None for norm in decoder.norms):
+        note_unused(args, ["behind_norm"], f"on {decoder.name}, where no norm stands between heads and residual stream")
     return decoder, excerpts
 
 
@@ -299,7 +305,7 @@ def parser() -> argparse.ArgumentParser:
         type=COUNT,
         default=64,
         metavar="N",
-        help="number of predictions measured in each sequence; default: 64",
+        help="measure up to N predictions in each sequence; default: 64",
     )
     command.add_argument("--batch-size", type=COUNT, default=4, metavar="N", help="sequences in a batch; default: 4")
     command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the results")
@@ -310,13 +316,17 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--text", type=Path, metavar="FILE", help="UTF-8 text; a run needs none")
     add_measurement(command, sequences=4, length=256)
     command.add_argument(
-        "--passage", type=COUNT, default=64, metavar="N", help="number of tokens shown word by word; default: 64"
+        "--passage", type=COUNT, default=64, metavar="N", help="show up to N tokens word by word; default: 64"
     )
     command.add_argument(
         "--out", type=Path, metavar="FILE", help="default: report.html in a run's folder, comparison.html"
     )
     command.add_argument(
-        "--heads", type=WHOLE, default=8, metavar="N", help="draw the patterns of N heads of each freeze; default: 8"
+        "--heads",
+        type=WHOLE,
+        default=8,
+        metavar="N",
+        help="draw patterns of up to N heads of each freeze; default: 8",
     )
     command.set_defaults(run=report)
     return main

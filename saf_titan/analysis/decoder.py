@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from saf_titan.data.excerpts import Excerpts
+from saf_titan.ops.finite import require_finite
 from saf_titan.saf.plan.plan import StaticPlan
 
 
@@ -57,6 +58,12 @@ class AnalysedDecoder:
     def run(self, tokens_BT: Tensor) -> None:
         """Run a forward for its hooks alone; logits are computed at the last position only."""
         self.logits(tokens_BT, torch.tensor([tokens_BT.shape[1] - 1]))
+
+    @torch.no_grad()
+    def require_finite(self, tokens_NT: Tensor) -> None:
+        """Raise ValueError if what the model predicts behind the first sequence is not finite."""
+        last_1 = torch.tensor([tokens_NT.shape[1] - 1])
+        require_finite(self.logits(tokens_NT[:1], last_1), f"the output of {self.name}")
 
 
 @contextmanager

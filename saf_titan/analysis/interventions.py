@@ -32,6 +32,7 @@ from saf_titan.analysis.removal import EdgeWay
 from saf_titan.analysis.removed_edges import RemovingEdges, Side, places, visible_keys
 from saf_titan.analysis.scores import NEEDS_RESIDUAL, RANDOM, SCORES, Grain, ScoredLayer, random_scores
 from saf_titan.analysis.stored_rows import StoredRows
+from saf_titan.ops.finite import require_finite
 
 Progress = Callable[[str, int, int], None]
 
@@ -69,6 +70,10 @@ class Settings:
         ):
             if wrong := [one for one in chosen if one not in allowed]:
                 raise ValueError(f"{name} {wrong[0]!r} is not one of {', '.join(allowed)} (by {self.grain})")
+            if twice := [one for n, one in enumerate(chosen) if one in chosen[:n]]:
+                raise ValueError(f"{name} {twice[0]!r} is given twice")
+        if len(set(self.fractions)) < len(self.fractions):
+            raise ValueError(f"a share of keys is given twice: {', '.join(map(str, self.fractions))}")
         if wrong_share := [share for share in self.fractions if not 0 < share <= 1]:
             raise ValueError(f"a share of keys must be in (0, 1], got {wrong_share[0]}")
         if not (self.ways and self.sides and self.fractions and self.spares_first and self.seeds):
@@ -138,7 +143,7 @@ def measure_interventions(
         progress: called after every forward with the stage "forward", and the numbers of forwards done and in all.
 
     Raises ValueError for a layer that there is not, for ALTI without the model's blocks, for positions without a next
-    token, and if the store is of other settings, sequences or another model.
+    token, for a loss that is not finite, and if the store is of other settings, sequences or another model.
     """
     if len(rows_N) == 0 or int(rows_N.max()) >= tokens_PT.shape[1] - 1:
         raise ValueError("positions to measure must exist and have a next token in the sequence")
@@ -244,6 +249,7 @@ class _Whole:
         self._target_BN = tokens_BT[:, rows_N + 1]
         self._log_p_BNV = decoder.logits(tokens_BT, rows_N).float().log_softmax(-1)
         self._nll_BN = self._loss(self._log_p_BNV, self._target_BN)
+        require_finite(self._nll_BN, f"the loss of {decoder.name}")
         self._best_BN = self._log_p_BNV.argmax(-1)
 
     @staticmethod

@@ -59,6 +59,7 @@ def replacement_losses(
     base_plan: StaticPlan | None = None,
     dense: DenseSource | None = None,
     store: Path | None = None,
+    resumed: Callable[[int], object] | None = None,
     progress: Progress | None = None,
 ) -> ReplacementLosses:
     """Replace each live head of a model by its fitted pattern, one at a time, and measure the loss.
@@ -75,6 +76,7 @@ def replacement_losses(
         dense: makes the patterns of a dense content; see `make_plan`.
         store: a file of JSON lines that keeps each loss as soon as it is measured. A call that finds it goes on with
             the heads that it lacks.
+        resumed: called once with the number of heads whose loss the store has already, if there are any.
         progress: called after each head, with the stage "replacement".
 
     Raises ValueError if the statistics are of a model of another size, and if the store is of other statistics, of
@@ -98,6 +100,8 @@ def replacement_losses(
     base = loss()
     stored = _stored(store, plan=whole.digest, content=content, loss=base)
     known = {row["head"]: float(row["loss"]) for row in stored.rows}
+    if known and resumed:
+        resumed(len(known))
     loss_LH = torch.full(calibration.live_LH.shape, math.nan, dtype=torch.float64)
     try:
         for done, slot in enumerate(live, 1):
@@ -124,7 +128,7 @@ def _stored(path: Path | None, *, plan: str, content: str, loss: float) -> Store
 
     return StoredRows(
         path,
-        {"format": "saf_titan.replacement", "plan": plan, "content": content, "loss": loss},
+        {"format": "saf_titan.replacement", "content": content, "plan": plan, "loss": loss},
         what="replacement losses",
         check=check,
         differences={"plan": "other statistics", "loss": "another loss before any replacement (model or data differ)"},

@@ -6,6 +6,7 @@ The file has one line of JSON for the settings of the measurement, then one line
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ class StoredRows:
 
         Args:
             path: the file; None keeps the rows in memory only.
-            header: the settings that results depend on, as values of JSON.
+            header: the settings that results depend on, as values of JSON. A single number that is not whole may differ
+                by what another number of threads makes of a sum.
             what: what the rows are, for errors, such as "replacement losses".
             check: called with each row that the file has; raises ValueError, KeyError or TypeError for a damaged one.
             differences: how an error names a setting that differs, such as {"text": "another text"}.
@@ -51,7 +53,7 @@ class StoredRows:
         whole_lines = path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
         try:
             found, *rows = [json.loads(line) for line in whole_lines]
-            differing = [name for name, value in header.items() if found.get(name) != value]
+            differing = [name for name, value in header.items() if not _same(found.get(name), value)]
             for row in rows if not differing else ():
                 check(row)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -71,3 +73,12 @@ class StoredRows:
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
+
+
+def _same(before: Any, now: Any) -> bool:
+    if isinstance(before, float) and isinstance(now, float):
+        return math.isclose(before, now, rel_tol=_ROUNDING)
+    return bool(before == now)
+
+
+_ROUNDING = 1e-5

@@ -55,9 +55,10 @@ def cut_excerpts(
         raise ValueError(f"--length {length}, but {len(opening)} tokens come before every text of this model")
     possible = num_tokens // fresh
     if possible < (num_sequences or 1):
+        windows = "a window" if (num_sequences or 1) == 1 else f"{num_sequences:,} windows"
+        remedy = "lower --length" if windows == "a window" else "lower --sequences or --length"
         raise ValueError(
-            f"{source} has {num_tokens:,} tokens, too few for {num_sequences or 1} windows of {length}: give a longer "
-            "text, or lower --sequences or --length"
+            f"{source} has {num_tokens:,} tokens, too few for {windows} of {length}: give a longer text, or {remedy}"
         )
     chosen = possible if num_sequences is None else num_sequences
     starts = [int(n * possible / chosen) * fresh for n in range(chosen)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from saf_titan.fields.errors import nearest
 
@@ -38,10 +39,19 @@ def read_utf8(path: Path) -> str:
 
 
 def require_new_folder(out: Path) -> None:
-    """Raise ValueError if the folder cannot be made: `out` exists already, or a part of its path is a file."""
+    """Raise ValueError if the folder cannot be made: `out` exists already, a part of its path is a file, or the folder
+    above is read-only.
+    """
     if out.exists():
         raise ValueError(f"{out} exists already; choose another folder or remove it")
     _require_no_file_above(out)
+    above = next(folder for folder in out.absolute().parents if folder.exists())
+    try:
+        # permissions do not tell of a disk that is mounted for reading only
+        with TemporaryDirectory(dir=above):
+            pass
+    except OSError as error:
+        raise ValueError(f"{out} cannot be made ({error.strerror}); mend that, or choose another place") from error
 
 
 def require_file_place(out: Path) -> None:

@@ -76,11 +76,13 @@ def _write_by_checkpoint(args: argparse.Namespace, prompts: list[str], sampling:
     from saf_titan.data.tokenizer import find_tokenizer
     from saf_titan.generate.cached_model import CachedModel, length_limit
     from saf_titan.generate.checkpoint import find_source, load_for_generation
-    from saf_titan.generate.text import generate, tokens_needed
+    from saf_titan.generate.text import generate, longest_prompt, tokens_needed
 
     if len(prompts) == 1:
         note_unused(args, ["batch_size"], "on a single prompt")
     source = find_source(args.path, args.config)
+    if source.plan is None:
+        note_unused(args, ["explain"], f"on {source.checkpoint}, which has no static heads")
     tokenizer = find_tokenizer(Path(source.run.data.path), args.tokenizer, vocab_size=source.run.shape.vocab_size)
     # an empty prompt becomes the token between two documents, after which a new document begins
     ids = [tokenizer.encode(prompt).tolist() or [tokenizer.eot] for prompt in prompts]
@@ -89,7 +91,7 @@ def _write_by_checkpoint(args: argparse.Namespace, prompts: list[str], sampling:
     longest, reason = length_limit(model)
     if needed > longest:
         raise ValueError(
-            f"{needed} tokens are more than the model is defined for: {reason}; shorten the prompt, lower "
+            f"{needed} tokens are more than the model is defined for: {reason}; shorten {longest_prompt(ids)}, lower "
             f"--max-new-tokens{'' if args.extrapolate else ', or give --extrapolate'}"
         )
     print(f"{source.checkpoint}: {len(source.plan.heads) if source.plan else 0} static heads", file=sys.stderr)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from saf_titan.generate.cached_model import CachedModel, cached, require_prompts
 from saf_titan.generate.sampling import Sampler, Sampling
 from saf_titan.models.decoder import FreezableDecoder
+from saf_titan.ops.finite import require_finite
 
 
 def generate(
@@ -43,11 +44,7 @@ def generate(
         if watch is not None:
             watch(decoder)
         for count in range(1, max_new_tokens + 1):
-            if not logits_BV.isfinite().all():
-                raise ValueError(
-                    "the model's output is not finite: its weights hold NaN or infinity, as after a run has diverged, "
-                    "or overflow in bfloat16 (--dtype float32)"
-                )
+            require_finite(logits_BV, "the model's output")
             drawn = [sampler.draw(logits_V[:vocab_size]) for sampler, logits_V in zip(samplers, logits_BV, strict=True)]
             has_ended = [ended or token == stop for ended, token in zip(has_ended, drawn, strict=True)]
             if all(has_ended):
@@ -60,3 +57,9 @@ def generate(
 def tokens_needed(prompts: Sequence[Sequence[int]], max_new_tokens: int) -> int:
     """Return how many tokens of the longest sequence the model reads; the last token is written but not read."""
     return max(map(len, prompts)) + max_new_tokens - 1
+
+
+def longest_prompt(prompts: Sequence[Sequence[int]]) -> str:
+    """Return the name of the longest prompt, for an error: "the prompt", or "prompt 2 of 3" if there are several."""
+    lengths = [len(prompt) for prompt in prompts]
+    return "the prompt" if len(lengths) == 1 else f"prompt {lengths.index(max(lengths)) + 1} of {len(lengths)}"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from saf_titan.generate.sampling import Sampling
+from saf_titan.generate.text import longest_prompt, tokens_needed
 
 _LEAST_TEMPERATURE = 1e-30
 
@@ -30,11 +31,13 @@ class TransformersModel:
             from transformers.utils import logging
 
             from saf_titan import hf
+            from saf_titan.hf.finite_logits import finite_logits
             from saf_titan.hf.text import require_known_ids, require_length
             from saf_titan.hf.tokenizer_files import read_tokenizer
         except ImportError as error:
             raise ValueError(f"{path} is a model of transformers: pip install 'saf_titan[hf]' ({error})") from error
         logging.disable_progress_bar()
+        self._finite_logits = finite_logits
         self._require_length = require_length
         self._require_known_ids = partial(require_known_ids, model=path)
         self.tokenizer = read_tokenizer(path)
@@ -49,18 +52,19 @@ class TransformersModel:
     def require_prompts(self, prompts: Sequence[str], max_new_tokens: int) -> None:
         """Raise ValueError if a prompt has no token, or one that the model does not know, and if a text would be longer
         than the static heads or the positions of the model allow."""
-        ids = [self.tokenizer(prompt)["input_ids"] for prompt in prompts]
+        # without its own warning of long texts
+        ids = [self.tokenizer(prompt, verbose=False)["input_ids"] for prompt in prompts]
         if empty := [number for number, prompt_ids in enumerate(ids, start=1) if not prompt_ids]:
             raise ValueError(
                 f"prompt {empty[0]} of {len(ids)} is empty, and the tokenizer of this model puts no token before a "
                 "text: give at least one word"
             )
         self._require_known_ids(chain.from_iterable(ids), self.model.config.vocab_size)
-        needed = max(map(len, ids)) + max_new_tokens - 1
-        self._require_length(self.model, needed, remedy="shorten the prompt or lower --max-new-tokens")
+        remedy = f"shorten {longest_prompt(ids)} or lower --max-new-tokens"
+        self._require_length(self.model, tokens_needed(ids, max_new_tokens), remedy=remedy)
 
     def write(self, prompt: str, *, max_new_tokens: int, sampling: Sampling, streamer: Any = None) -> str:
-        """Return the text that follows a prompt."""
+        """Return the text that follows a prompt. Raises ValueError if the model's output is not finite."""
         torch.manual_seed(sampling.seed)
         read = self.tokenizer(prompt, return_tensors="pt").to(self.model.device)
         # without token types, which some tokenizers give and most decoders do not take
@@ -75,7 +79,7 @@ class TransformersModel:
             # a model may end its texts with one of several tokens
             ends = self.model.generation_config.eos_token_id
             pad = ends[0] if isinstance(ends, list) else ends
-        options["pad_token_id"] = pad
+        options |= {"pad_token_id": pad, "logits_processor": self._finite_logits()}
         with torch.no_grad():
             out = self.model.generate(**inputs, max_new_tokens=max_new_tokens, streamer=streamer, **options)
         # The new tokens are decoded behind the prompt: alone, they would lose the space before their first word in

@@ -38,6 +38,7 @@ from saf_titan.hf.measure import calibrate_model, compensate, text_loss, write_w
 from saf_titan.hf.task_commands import add_task_commands
 from saf_titan.hf.text import longest_text, require_length, shard_windows, text_windows
 from saf_titan.hf.tokenizer_files import opening_ids, read_tokenizer
+from saf_titan.report.format import count
 from saf_titan.run import resume
 from saf_titan.saf.calibrate.calibration import Calibration, CalibrationRecord
 from saf_titan.saf.calibrate.model_identity import require_same_model
@@ -82,6 +83,8 @@ def freeze(args: argparse.Namespace) -> int:
     rows: Any = {}
     if args.compensate:
         args.sequences, args.length = args.sequences or plan.record.num_sequences, args.length or plan.T_fit
+        if args.length > plan.T_fit:
+            raise ValueError(f"--length {args.length}, but the plan's patterns are fitted to {plan.T_fit} tokens")
         rows = compensate(model, _windows(args, model).tokens_NT, plan)
     model.set_plan(plan)
     write_weights(model, rows)
@@ -137,6 +140,7 @@ def replacement(args: argparse.Namespace) -> int:
         content=args.content,
         base_plan=model.plan,
         store=args.out,
+        resumed=lambda done: print(f"going on with {args.out}, which has {count(done, 'head')}", file=sys.stderr),
         progress=_progress("heads"),
     )
     print(
@@ -256,7 +260,7 @@ def parser() -> argparse.ArgumentParser:
     _add_sequences(command, needs_data=True)
     command.add_argument("--plan", type=Path, help="compare with these heads static")
     command.add_argument("--sequences", type=AT_LEAST_2, metavar="N", help="default: the whole text")
-    command.add_argument("--length", type=AT_LEAST_2, metavar="T", help="tokens a window; default: that of the plan")
+    command.add_argument("--length", type=AT_LEAST_2, metavar="T", help="tokens a window; default: the plan's, or 512")
     command.set_defaults(run=perplexity)
 
     command = commands.add_parser(

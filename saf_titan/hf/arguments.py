@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from saf_titan.fields.command_line import value_of
 from saf_titan.fields.ranges import Range
+from saf_titan.fields.step_folders import is_complete
 from saf_titan.hf.model import load
 
 POSITIVE = value_of(Annotated[float, Range(above=0.0)])
@@ -29,6 +30,8 @@ def require_model(path: Path, *, needed: str = "give the folder of a model, or a
     if not path.exists():
         raise ValueError(f"{path} does not exist: {needed}")
     if path.is_dir() and not (path / "config.json").is_file():
+        if is_complete(path) or (path / "config.toml").is_file():
+            needed = "python -m saf_titan.hf export makes one of a checkpoint of this trainer, RUN/checkpoint/step-N"
         raise ValueError(f"{path} is no model of transformers (it has no config.json): {needed}")
     if path.is_file() and path.suffix != ".gguf":
         raise ValueError(f"{path} is no model of transformers: {needed}")

@@ -29,7 +29,9 @@ except ImportError as error:
     raise ImportError("evaluation needs the harness: pip install 'saf_titan[eval]'") from error
 
 from saf_titan.fields.places import read_utf8
+from saf_titan.hf.finite_logits import finite_logits
 from saf_titan.hf.text import longest_text
+from saf_titan.ops.finite import require_finite
 
 _FEWSHOT_SEED = 1234
 """The default of the harness."""
@@ -67,6 +69,17 @@ class HarnessModel(HFLM):
             "saf_plan": None if plan is None else plan.digest,
             "max_length": self.max_length,
         }
+
+    def _model_call(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As in the harness. Raises ValueError for logits that are not finite: it would take them for wrong answers."""
+        logits: torch.Tensor = super()._model_call(*args, **kwargs)
+        require_finite(logits, f"the output of {self.model.name_or_path}")
+        return logits
+
+    def _model_generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As in the harness, with the same check."""
+        found: torch.Tensor = super()._model_generate(*args, **kwargs, logits_processor=finite_logits())
+        return found
 
     def _loglikelihood_tokens(self, requests: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         """As in the harness. Raises ValueError for an answer that is longer than the longest text."""

@@ -28,6 +28,7 @@ from saf_titan.hf.answer_tasks import AnswerTask, Example
 from saf_titan.hf.model import load
 from saf_titan.hf.text import longest_text, require_length
 from saf_titan.hf.tokenizer_files import read_tokenizer
+from saf_titan.ops.finite import require_finite
 
 _DEV_SHARE = 10
 """One in this many examples of each answer is held out for the choice of the epoch."""
@@ -91,12 +92,16 @@ class AnswerTrainer(Trainer):
         """Return the mean cross-entropy of the answers over the vocabulary, in nats.
 
         With `return_outputs`, also return the logits of the task's answers, (B, A).
+
+        Raises ValueError for a loss that is not finite.
         """
         answer_ids = self.answer_ids.to(inputs["labels"].device)
         kept_K, place_B = inputs["last"].unique(return_inverse=True)
         logits_BKV = model(input_ids=inputs["input_ids"], logits_to_keep=kept_K, use_cache=False).logits
         logits_BV = logits_BKV[torch.arange(len(place_B), device=place_B.device), place_B].float()
         loss = F.cross_entropy(logits_BV, answer_ids[inputs["labels"]])
+        # Trainer would go on, and log the last finite loss in its place
+        require_finite(loss, "the loss of the model")
         return (loss, {"logits": logits_BV[:, answer_ids]}) if return_outputs else loss
 
     def get_decay_parameter_names(self, model: Any) -> list[str]:
@@ -209,7 +214,8 @@ def finetune(
     Returns the contents of ``finetune.json`` in the new folder. Raises ValueError, before any training, for a file that
     cannot be read, and for settings or a tokenizer that do not fit the model or the task.
     """
-    require_new_folder(out)
+    for folder_to_be in (out, _epochs(out)):
+        require_new_folder(folder_to_be)
     tokenizer = read_tokenizer(folder)
     answer_ids = answer_tokens(tokenizer, task.answers)
     examples = {"data": task.read(data)} | ({} if evaluation is None else {"evaluation": task.read(evaluation)})
@@ -238,7 +244,10 @@ def finetune(
         callbacks=[_Lines(say)],
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.train()
+    try:
+        trainer.train()
+    finally:
+        shutil.rmtree(_epochs(out), ignore_errors=True)
     accuracies = [entry["eval_dev_accuracy"] for entry in trainer.state.log_history if "eval_dev_accuracy" in entry]
     record: dict[str, Any] = {
         "model": str(folder),
@@ -256,7 +265,6 @@ def finetune(
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     (out / "finetune.json").write_text(json.dumps(record, indent=2) + "\n")
-    shutil.rmtree(_epochs(out), ignore_errors=True)
     return record
 
 
@@ -268,7 +276,7 @@ def _longest(model: Any, task: AnswerTask, settings: FinetuneSettings) -> int:
 
 
 def _epochs(out: Path) -> Path:
-    """Return the folder of the checkpoints of all epochs, which is removed at the end."""
+    """Return the folder of the checkpoints of all epochs, which is removed behind the last one."""
     return out.with_name(f"{out.name}.epochs")
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from saf_titan.heads.names import Head
 from saf_titan.hf.identity import model_identity
+from saf_titan.ops.finite import require_finite
 from saf_titan.saf.calibrate.calibrate import calibrate
 from saf_titan.saf.calibrate.calibration import Calibration
 from saf_titan.saf.calibrate.capture import Progress
@@ -184,7 +185,7 @@ class TextLoss:
 def text_loss(model: Any, tokens_BT: Tensor, progress: Progress | None = None) -> TextLoss:
     """Return the mean loss of sequences that do not see each other. The first token of each is not predicted.
 
-    Raises ValueError for sequences of fewer than two tokens.
+    Raises ValueError for sequences of fewer than two tokens, and for a loss that is not finite.
     """
     T = tokens_BT.shape[1]
     if T < 2:
@@ -193,8 +194,9 @@ def text_loss(model: Any, tokens_BT: Tensor, progress: Progress | None = None) -
     total = 0.0
     with _evaluation(model):
         for start in range(0, len(tokens_BT), rows):
-            batch_BT = tokens_BT[start : start + rows].to(model.device)
-            total += sequence_losses(model, batch_BT).double().sum().item()
+            losses_B = sequence_losses(model, tokens_BT[start : start + rows].to(model.device))
+            require_finite(losses_B, "the loss of the model")
+            total += losses_B.double().sum().item()
             if progress:
                 progress("loss", min(start + rows, len(tokens_BT)), len(tokens_BT))
     return TextLoss(total / len(tokens_BT), len(tokens_BT) * (T - 1))

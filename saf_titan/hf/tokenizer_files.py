@@ -24,12 +24,14 @@ def read_tokenizer(model: str | Path) -> Any:
     except ImportError:
         raise
     except Exception as error:  # transformers raises KeyError, TypeError and others for damaged files
-        reason = next(iter(str(error).splitlines()), "").rstrip(": ")
+        reason = next(iter(str(error).splitlines()), "").rstrip()
         if not isinstance(error, ValueError | OSError):
             reason = f"{type(error).__name__}: {reason}"
+        # the beginning of a list of what transformers looked for says nothing
+        reason = "" if reason.endswith(":") else f" ({reason})"
         is_gguf = "gguf_file" in settings
         remedy = "the file may be damaged, copy it again" if is_gguf else "copy its tokenizer files there"
-        raise ValueError(f"{model} has no tokenizer that transformers can read ({reason}): {remedy}") from error
+        raise ValueError(f"{model} has no tokenizer that transformers can read{reason}: {remedy}") from error
 
 
 def opening_ids(tokenizer: Any) -> tuple[int, ...]:

@@ -145,8 +145,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="keep the folder of the run, with report.html in it")
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--heads", type=int, default=16)
-    parser.add_argument("--length", type=int, default=8192)
+    parser.add_argument("--length", type=int, default=8192, help=f"a multiple of {BLOCKS}")
     args = parser.parse_args()
+    if args.layers < 1 or args.heads < 1:
+        parser.error("--layers and --heads must be at least 1")
+    if args.length < BLOCKS or args.length % BLOCKS:
+        parser.error(f"--length {args.length} must be a multiple of {BLOCKS}, the blocks of an axis of the maps")
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.out or Path(temporary) / "large"
         calibration, plan = records(args.layers, args.heads, args.length)

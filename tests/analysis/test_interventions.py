@@ -219,6 +219,10 @@ def test_positions_lie_in_the_last_three_quarters() -> None:
         ({"sides": ("left",)}, "side 'left' is not one of top, bottom"),
         ({"fractions": (0.0,)}, r"a share of keys must be in \(0, 1\], got 0.0"),
         ({"ways": ()}, "at least one way"),
+        ({"metrics": ("norm", "random", "norm")}, "metric 'norm' is given twice"),
+        ({"ways": ("edge", "edge")}, "way 'edge' is given twice"),
+        ({"sides": ("top", "top")}, "side 'top' is given twice"),
+        ({"fractions": (0.1, 0.5, 0.1)}, "a share of keys is given twice: 0.1, 0.5, 0.1"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:

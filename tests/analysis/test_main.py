@@ -132,6 +132,20 @@ def test_interventions_of_both_kinds_of_model(
         assert about["positions"] == [4, 7, 11, 14]
 
 
+def test_options_without_effect_are_said(
+    run_folder: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--sequences", 2, "--length", 8)
+    text = ("--text", run_folder / "text.txt")
+    for model, name in ((run_folder, run_folder / "checkpoint/step-10"), (made / "model", made / "model")):
+        _, err = written(capsys, "sinks", model, *text, *words, "--behind-norm")
+        reason = f"on {name}, where no norm stands between heads and residual stream"
+        assert err.endswith(f"note: --behind-norm has no effect {reason}\n")
+    chosen = ("--metrics", "attention", "--ways", "edge", "--shares", "0.5", "--seeds", 5, "--out", tmp_path)
+    _, err = written(capsys, "interventions", run_folder, *text, *words, *chosen)
+    assert "note: --seeds has no effect without the measure random, the one that is drawn\n" in err
+
+
 def test_chosen_layers_alone(run_folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """All three commands have the same option; a layer's numbers are those that it has among all."""
     words = (run_folder, "--text", run_folder / "text.txt", "--sequences", 2, "--length", 16)

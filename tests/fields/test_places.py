@@ -34,6 +34,9 @@ def test_new_folders(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message):
             require_new_folder(tmp_path / name)
     assert not (tmp_path / "new").exists()
+    # a place where even the owner of the machine can make no folder
+    with pytest.raises(ValueError, match=r"^/proc/new/x cannot be made \(.*\); mend that, or choose another place$"):
+        require_new_folder(Path("/proc/new/x"))
 
 
 def test_folders_that_may_not_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

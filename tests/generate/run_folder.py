@@ -40,7 +40,7 @@ def write_tokenizer(folder: Path, alphabet: list[str] | None = None) -> Tokenize
 GPT = 'flavor = "debug", num_heads = 3, dim = 24, init_std = 0.2'
 
 
-def write_run(folder: Path, model: str = GPT) -> Path:
+def write_run(folder: Path, model: str = GPT, *, seq_len: int = T) -> Path:
     """Write <folder>/corpus and <folder>/run with its config.toml; `model` holds further keys of [model]."""
     tokenizer = write_tokenizer(folder / "corpus")
     ids = np.random.default_rng(0).integers(0, 256, size=600)
@@ -58,7 +58,7 @@ def write_run(folder: Path, model: str = GPT) -> Path:
     (folder / "run/config.toml").write_text(
         f'data.path = "{folder / "corpus"}"\n'
         f"model = {{num_layers = 2, vocab_size = 260, {model}}}\n"
-        f'training = {{seq_len = {T}, mixed_precision_param = "float32"}}\n'
+        f'training = {{seq_len = {seq_len}, mixed_precision_param = "float32"}}\n'
     )
     return folder / "run"
 
@@ -67,7 +67,7 @@ def write_step(run_folder: Path, step: int, plan: StaticPlan | None) -> Path:
     """Write a checkpoint as the trainer lays it out."""
     run = load_config(run_folder / "config.toml")
     torch.manual_seed(step)
-    model = model_spec(run.model, run.shape, max_seq_len=T).model.build()
+    model = model_spec(run.model, run.shape, max_seq_len=run.training.seq_len).model.build()
     model.init_weights()
     state = {MODEL_KEY: model_settings(run)} | ({PLAN_KEY: plan.to_bytes()} if plan is not None else {})
     folder = run_folder / "checkpoint" / f"step-{step}"

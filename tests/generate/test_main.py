@@ -98,6 +98,8 @@ def test_a_growing_text_is_the_same_text(run_folder: Path, capsys: pytest.Captur
 def test_the_planner_explains_itself(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, err = written(capsys, run_folder, "--prompt", "Hello", *GREEDY, "--explain")
     assert err.count("values: the cache of 16 values is not larger than a state") == 3
+    _, err = written(capsys, run_folder / "checkpoint/step-3", "--prompt", "Hello", *GREEDY, "--explain")
+    assert f"note: --explain has no effect on {run_folder / 'checkpoint/step-3'}, which has no static heads" in err
 
 
 def test_beyond_the_patterns(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +107,12 @@ def test_beyond_the_patterns(run_folder: Path, capsys: pytest.CaptureFixture[str
     out, err = written(capsys, *words, status=2)
     assert not out
     assert f"{T + 24} tokens are more than the model is defined for" in err
-    assert "or give --extrapolate" in err
+    assert "; shorten the prompt, lower --max-new-tokens, or give --extrapolate" in err
+    (run_folder / "prompts.txt").write_text("short\n" + "long" * T + "\nshort\n")
+    assert (
+        "shorten prompt 2 of 3, lower"
+        in written(capsys, run_folder, "--prompts", run_folder / "prompts.txt", status=2)[1]
+    )
     out, err = written(capsys, *words, "--extrapolate")
     assert f"beyond the {T} tokens of training" in err
     assert out == likeliest(run_folder, "Hello", T + 20, extrapolate=True)
@@ -227,6 +234,8 @@ def test_what_a_folder_of_transformers_cannot_do(
     damaged, lines = tmp_path / "bare.gguf", tmp_path / "lines.txt"
     damaged.write_bytes(b"GGUF" + bytes(12))
     lines.write_text("a\n\nb\n")
+    long = tmp_path / "long.txt"
+    long.write_text("a\n" + "fox " * 99 + "\nb\n")
     for words, message in (
         ([made / "frozen", "--prompt", "fox", "--max-new-tokens", 15], "fitted to sequences of 16 tokens"),
         ([made / "frozen", "--prompt", "fox", "--extrapolate"], "--extrapolate is for checkpoints of this trainer"),
@@ -234,6 +243,7 @@ def test_what_a_folder_of_transformers_cannot_do(
         ([bare, "--prompt", "fox"], "has no tokenizer"),
         ([damaged, "--prompt", "fox"], "bare.gguf has no tokenizer that transformers can read (error: "),
         ([damaged, "--prompt", "fox"], "the file may be damaged, copy it again"),
+        ([made / "model", "--prompts", long], "shorten prompt 2 of 3 or lower --max-new-tokens"),
         ([made / "model", "--prompts", lines], "prompt 2 of 3 is empty, and the tokenizer of this model puts no token"),
     ):
         out, err = written(capsys, *words, status=2)

@@ -57,6 +57,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main(["freeze", str(folder / "model"), "--plan", str(folder / "plan"), "--out", str(folder / "frozen")]) == 0
     stock_model("llama").save_pretrained(folder / "frozen/bare")
     (folder / "empty").mkdir()
+    (folder / "run").mkdir()
+    (folder / "run/config.toml").touch()
     cut = write_model(folder / "cut") / "model.safetensors"
     cut.write_bytes(cut.read_bytes()[:1000])
     settings = json.loads((folder / "cut/config.json").read_text())
@@ -409,6 +411,13 @@ def test_files_of_other_weights_and_of_earlier_versions_are_taken_and_said(
         ("freeze FROZEN --plan PLAN --out X", "has a plan of 2 static heads already"),
         ("freeze MODEL --plan PLAN --out FROZEN", "exists already"),
         ("freeze MODEL --plan PLAN --compensate --out X", "give --text or --data"),
+        (
+            "freeze MODEL --plan PLAN --compensate --text TEXT --length 17 --out X",
+            "--length 17, but the plan's patterns are fitted to 16 tokens",
+        ),
+        ("freeze MODEL --plan PLAN --out /proc/X", "/proc/X cannot be made ("),
+        ("perplexity BARE --text TEXT", "bare has no tokenizer that transformers can read: copy its tokenizer files"),
+        ("calibrate RUN --text TEXT --out X", "python -m saf_titan.hf export makes one of a checkpoint of this tr"),
         ("perplexity FROZEN --text TEXT --plan PLAN", "give the ordinary model"),
         ("perplexity FROZEN --text TEXT --length 17", "fitted to sequences of 16 tokens; lower --length"),
         ("perplexity MODEL --text TEXT --plan PLAN --length 17", "fitted to sequences of 16 tokens; lower --length"),
@@ -431,6 +440,8 @@ def test_mistakes_are_one_line(
         "KIND": "kind",
         "LIST": "list",
         "WORDS": "words",
+        "BARE": "frozen/bare",
+        "RUN": "run",
     }
     for name, place in places.items():
         words = words.replace(name, str(made / place))

@@ -2,12 +2,14 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainingArguments
 
@@ -258,3 +260,37 @@ def test_mistakes_are_one_line(made: Path, tmp_path: Path, capsys: pytest.Captur
         assert not (tmp_path / "x").exists()
     assert main([*f"{start} {made}/train.tsv --out {made}/stock".split()]) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+def test_a_folder_of_somebody_else_is_not_taken_for_the_epochs(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The epochs are kept in a folder beside the new one, which is removed at the end."""
+    kept = tmp_path / "out.epochs"
+    kept.mkdir()
+    words = ["finetune", str(made / "frozen"), "--task", "sst2", "--data", str(made / "dev.tsv")]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    assert f"{kept} exists already; choose another folder or remove it" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [kept]
+
+
+def test_a_training_that_fails_leaves_nothing(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a model, nor the epochs before; a loss that is not finite is no epoch of 50 % accuracy."""
+    folder = shutil.copytree(made / "frozen", tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"][0] = torch.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    words = ["--task", "sst2", "--data", str(made / "dev.tsv"), "--out", str(tmp_path / "out")]
+    assert main(["finetune", str(folder), *words]) == 2
+    assert "the loss of the model is not finite: its weights hold NaN" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [folder]
+
+    def stop(*_: Any, **__: Any) -> None:
+        assert list((tmp_path / "out.epochs").iterdir())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module._Lines, "on_save", stop)
+    assert main(["finetune", str(made / "frozen"), *words]) == 130
+    assert list(tmp_path.iterdir()) == [folder]
