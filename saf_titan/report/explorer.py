@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from saf_titan.fields.json_values import without_nan
 from saf_titan.heads.names import head_name
 from saf_titan.report.colors import COLORS, UNKNOWN, color_index, map_index
 from saf_titan.report.heads import Curve, HeadMaps, HeadPictures, Mark, Metric
@@ -121,7 +122,7 @@ def _points(curve: Curve) -> dict[str, Any]:
         "name": curve.name,
         "axis": curve.axis,
         "x": [float(f"{x:.4g}") for x in curve.x_N.tolist()],
-        "y": [float(f"{y:.4g}") if math.isfinite(y) else None for y in curve.y_N.tolist()],
+        "y": without_nan([float(f"{y:.4g}") for y in curve.y_N.tolist()]),
     }
 
 

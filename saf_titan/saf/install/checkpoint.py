@@ -124,7 +124,7 @@ def apply_plan(state: dict[str, Any], plan: StaticPlan, num_heads: int | None = 
         raise ValueError("the checkpoint has a plan already; apply a plan to the checkpoint before its freeze")
     weights = model_tensors(state)
     shape = find_shape(weights, _num_heads(state, num_heads))
-    _require_same_model(plan, shape, num_layers=count_layers(weights), seq_len=_seq_len(state))
+    _require_same_size(plan, shape, num_layers=count_layers(weights), seq_len=_seq_len(state))
     rows = StaticRows(plan, shape)
     changed = zero_rows(weights, rows)
     moments = {name: value for name, value in state.get("optimizer", {}).items() if isinstance(value, Tensor)}
@@ -159,7 +159,7 @@ def export_compact(source: Path, out: Path, num_heads: int | None = None) -> tup
     Returns the number of parameters before and after. Raises ValueError if there is no plan, or one of another model.
     """
     weights, plan, shape = _read_full(source, num_heads) if source.is_file() else _read_frozen(source, num_heads)
-    _require_same_model(plan, shape, num_layers=count_layers(weights), seq_len=None)
+    _require_same_size(plan, shape, num_layers=count_layers(weights), seq_len=None)
     tied = _tied(weights)
     weights = {name: weight for name, weight in weights.items() if name not in tied}
     rows = StaticRows(plan, shape)
@@ -241,7 +241,7 @@ def _seq_len(state: Mapping[str, Any]) -> int | None:
     return loader.get("seq_len") if isinstance(loader, Mapping) else None
 
 
-def _require_same_model(plan: StaticPlan, shape: HeadShape, *, num_layers: int, seq_len: int | None) -> None:
+def _require_same_size(plan: StaticPlan, shape: HeadShape, *, num_layers: int, seq_len: int | None) -> None:
     """Raise ValueError, which names the difference, if a plan cannot belong to a model of this size."""
     if plan.heads and plan.heads[-1].layer >= num_layers:
         raise ValueError(
